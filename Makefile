@@ -1,0 +1,34 @@
+# Every target sets up what it needs in .venv: a fresh machine needs Python 3.10+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+
+.PHONY: help demo test test-long lint types clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: .venv/repro.stamp  ## train on the embedded digits with each method, and print the table
+	$(BIN)/python examples/digits.py
+
+test: .venv/test.stamp  ## the tests
+	$(PYTEST) -n 2 --dist worksteal -m "not long"
+
+test-long: .venv/test.stamp  ## the tests that take minutes
+	$(PYTEST) -m long
+
+lint: .venv/test.stamp  ## ruff: style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/test.stamp  ## mypy, strict on the library
+	$(BIN)/mypy
+
+clean:  ## remove the environment and the caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# A stamp per extra: `make demo` does not have to wait for the test tools.
+.venv/%.stamp: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
