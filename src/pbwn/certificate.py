@@ -1,0 +1,131 @@
+"""What is on the sphere, how far off the rest is, and which neurons are dead or broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+from pbwn import sharded, text
+from pbwn.batched import TOLERANCE, neuron_norms
+from pbwn.constraint import Constraint
+from pbwn.selection import ConstrainedWeight
+
+RowIndex: TypeAlias = "int | tuple[int, ...]"
+
+
+@dataclass(frozen=True)
+class WeightReport:
+    """One weight: the largest relative deviation of its rows, and which rows are zero or not finite.
+
+    A row's index is a number, or a tuple where several axes index the neurons. Zero rows do not count for the
+    deviation; `zero_rows_allowed` says whether the constraint permits those that there are.
+    """
+
+    name: str
+    deviation: float
+    tolerance: float
+    dead: tuple[RowIndex, ...]
+    nonfinite: tuple[RowIndex, ...]
+    zero_rows_allowed: bool
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The state of the constrained weights; `ok` where all is as the constraint promises."""
+
+    weights: tuple[WeightReport, ...]
+    hooks_in_place: bool = True
+    between_projections: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Hooks in place, no dead or broken neuron, and on the sphere unless a projection is still to come."""
+        return not self.problems
+
+    @property
+    def largest_deviation(self) -> float:
+        """The largest relative deviation of a row, over all weights."""
+        return max((weight.deviation for weight in self.weights), default=0.0)
+
+    @property
+    def dead(self) -> dict[str, tuple[RowIndex, ...]]:
+        """The indices of zero rows, by the name of the weight."""
+        return {weight.name: weight.dead for weight in self.weights if weight.dead}
+
+    @property
+    def nonfinite(self) -> dict[str, tuple[RowIndex, ...]]:
+        """The indices of rows with NaN or infinity, by the name of the weight."""
+        return {weight.name: weight.nonfinite for weight in self.weights if weight.nonfinite}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything that keeps this from being ok, a sentence each."""
+        found = []
+        if not self.hooks_in_place:
+            found.append("the optimizer's hooks are gone (copying or pickling it loses them): call rebind(optimizer)")
+        for weight in self.weights:
+            if weight.nonfinite:
+                found.append(f"{weight.name}: {_rows(weight.nonfinite)} not finite")
+            if weight.dead and not weight.zero_rows_allowed:
+                found.append(f"{weight.name}: {_rows(weight.dead)} zero and cannot be projected")
+            if weight.deviation > weight.tolerance and not self.between_projections:
+                found.append(
+                    f"{weight.name}: off by {weight.deviation:.1e}, more than the {weight.tolerance:.0e} of rounding"
+                )
+        return tuple(found)
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.ok else "NOT ok"
+        when = ", between projections" if self.between_projections else ""
+        weights = text.plural(len(self.weights), "weight")
+        summary = (
+            f"{verdict}: largest deviation {self.largest_deviation:.1e} over {weights}, "
+            f"{_count(self.dead)} dead and {_count(self.nonfinite)} broken rows{when}"
+        )
+        return "\n".join([summary, *(f"- {problem}" for problem in self.problems)])
+
+
+def certify(
+    weights: Sequence[ConstrainedWeight], constraint: Constraint, radii: Mapping[str, Tensor]
+) -> tuple[WeightReport, ...]:
+    """Measure every weight in float64. Where weights are sharded, every process has to call this."""
+    return tuple(_report(weight, constraint, radii.get(weight.name)) for weight in weights)
+
+
+def _report(weight: ConstrainedWeight, constraint: Constraint, radii: Tensor | None) -> WeightReport:
+    tensor, axes = weight.tensor, weight.axes
+    norms = sharded.gather(neuron_norms(tensor, axes), tensor, axes)
+    if radii is not None:
+        radii = sharded.gather(radii.to(norms.device), tensor, axes)
+    deviations = constraint.deviations(norms, radii)
+    finite = norms.isfinite()
+    zero = norms == 0
+    padding = getattr(weight.module, "padding_idx", None)
+    if padding is not None:  # an embedding keeps this row at zero on purpose
+        zero[padding] = False
+        deviations[padding] = 0
+    alive = finite & ~zero
+    return WeightReport(
+        name=weight.name,
+        deviation=float(deviations.where(alive, 0).max()) if norms.numel() else 0.0,
+        tolerance=TOLERANCE[tensor.dtype],
+        dead=_indices(zero),
+        nonfinite=_indices(~finite),
+        zero_rows_allowed=not bool((zero & (deviations > 0)).any()),
+    )
+
+
+def _indices(mask: Tensor) -> tuple[RowIndex, ...]:
+    return tuple(index[0] if len(index) == 1 else tuple(index) for index in mask.nonzero().tolist())
+
+
+def _rows(indices: tuple[RowIndex, ...]) -> str:
+    listed = ", ".join(map(str, indices[:5])) + (", ..." if len(indices) > 5 else "")
+    return f"row {listed} is" if len(indices) == 1 else f"{len(indices):,} rows ({listed}) are"
+
+
+def _count(rows: Mapping[str, tuple[RowIndex, ...]]) -> int:
+    return sum(len(indices) for indices in rows.values())

@@ -1,0 +1,352 @@
+"""Algorithm 1 of the paper on any torch optimizer: attach() and NormProjection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, cast
+from weakref import WeakSet
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pbwn import sharded
+from pbwn.axes import Axes
+from pbwn.batched import Batch, neuron_norms
+from pbwn.certificate import Certificate, certify
+from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.selection import ConstrainedWeight, Selection, select
+from pbwn.step_hooks import StepHooks
+
+_STATE_VERSION = 1
+_UNIT = UnitNorm()
+_attached: WeakSet[NormProjection] = WeakSet()
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | Iterable[Optimizer],
+    *,
+    every: int | None = 1,
+    gradient: Literal["ordinary", "riemannian"] = "ordinary",
+    constraint: Constraint = _UNIT,
+    include: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
+    output_layer: str | None = "auto",
+    direction: Literal["incoming", "outgoing"] = "incoming",
+    initial: bool = True,
+    state: Mapping[str, Any] | None = None,
+    strict: bool = False,
+    backend: Literal["auto", "torch"] = "auto",
+) -> NormProjection:
+    """Keep the weights of every neuron on the unit sphere while the optimizer trains the model (Algorithm 1).
+
+    After each real step of an optimizer its weights are projected: w* = w / |w|, equation (10). Several optimizers
+    each drive the weights that they hold.
+
+    Args:
+        model: any module, wrapped or not; its weights keep their names, storage, strides and dtype.
+        optimizer: the optimizer that trains it, or several; weights that none of them holds are left alone.
+        every: project after every so many steps (the paper's interval T); None leaves it to `projection.project()`.
+        gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
+        constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`.
+        include: patterns of weights to constrain that would be left alone, such as embeddings.
+        skip: patterns of weights to leave alone.
+        axes: neuron axes of weights in custom layers, by pattern of their name.
+        output_layer: "auto" finds it and leaves it alone, None constrains it too, a module's name picks another.
+        direction: "incoming" weights of each neuron, or "outgoing" ones.
+        initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
+        state: a saved `projection.state_dict()`: go on from there, without an initial projection.
+        strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
+        backend: how weights are projected: "torch" is the only way so far, and what "auto" picks.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> projection = attach(model, optimizer)
+    >>> projection.check().ok
+    True
+    """
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise ValueError(f"every is a number of steps from 1 up, or None to project by hand; found {every!r}")
+    if gradient not in ("ordinary", "riemannian"):
+        raise ValueError(f'gradient is "ordinary" or "riemannian"; found {gradient!r}')
+    if not isinstance(constraint, (UnitNorm, MaxNorm)):
+        raise TypeError(f"constraint is pbwn.UnitNorm(...) or pbwn.MaxNorm(...); found {constraint!r}")
+    if gradient == "riemannian" and isinstance(constraint, MaxNorm):
+        raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
+    if backend not in ("auto", "torch"):
+        raise ValueError(f'backend is "auto" or "torch"; found {backend!r}')
+    optimizers = _hookable(optimizer)
+    selection = select(
+        model,
+        optimizers,
+        include=include,
+        skip=skip,
+        axes=axes,
+        output_layer=output_layer,
+        direction=direction,
+        strict=strict,
+    )
+    if not selection.constrained:
+        raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
+    _refuse_attached(selection.constrained)
+    attached = NormProjection(model, selection, constraint, every=every, gradient=gradient, optimizers=optimizers)
+    if state is None:
+        attached._begin(project=initial)
+    else:
+        attached.load_state_dict(state)
+    attached.rebind(optimizers)
+    return attached
+
+
+def project_(
+    model: nn.Module,
+    *,
+    constraint: Constraint = _UNIT,
+    include: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
+    output_layer: str | None = "auto",
+    direction: Literal["incoming", "outgoing"] = "incoming",
+    strict: bool = False,
+) -> Selection:
+    """Project a model's weights once, in place, frozen ones too, and return what was projected.
+
+    For a copy of a model that trains with the constraint, such as an average of its weights, use
+    `projection.project(copy)`: it knows which weights were constrained, and their radii.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> len(project_(model).constrained), model[0].weight.norm(dim=1).allclose(torch.ones(8))
+    (1, True)
+    """
+    if constraint == UnitNorm(radius="initial"):
+        raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
+    selection = select(
+        model,
+        include=include,
+        skip=skip,
+        axes=axes,
+        output_layer=output_layer,
+        direction=direction,
+        strict=strict,
+        frozen="constrain",
+    )
+    if not selection.constrained:
+        raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
+    sharded.reshard(model)
+    Batch(selection.constrained, constraint).project_()
+    return selection
+
+
+class NormProjection:
+    """A model whose weights are kept on their constraint: what `attach` returns.
+
+    Printing it shows what is constrained, over which axes, what is not, and why.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        selection: Selection,
+        constraint: Constraint,
+        *,
+        every: int | None,
+        gradient: Literal["ordinary", "riemannian"],
+        optimizers: Sequence[Optimizer],
+    ) -> None:
+        """Use `attach`, which checks its arguments."""
+        self.model = model
+        self.selection = selection
+        self.constraint = constraint
+        self.every = every
+        self.gradient = gradient
+        self._radii: dict[str, Tensor] = {}
+        shares = [_moved_by(optimizer, selection.constrained) for optimizer in optimizers]
+        self._drivers = [_Driver(share, Batch(share, constraint)) for share in shares]
+
+    def project(self, model: nn.Module | None = None) -> None:
+        """Project now; given a copy of the model, such as an average of its weights, project the copy instead."""
+        if model is not None:
+            sharded.reshard(model)
+            Batch(self.selection.counterparts(model), self.constraint, self._radii).project_()
+            return
+        sharded.reshard(self.model)
+        for driver in self._drivers:
+            driver.batch.project_()
+            driver.projected = True
+
+    def check(self) -> Certificate:
+        """Measure every constrained weight, and look whether the hooks are in place."""
+        sharded.reshard(self.model)
+        return Certificate(
+            certify(self.selection.constrained, self.constraint, self._radii),
+            hooks_in_place=all(driver.hooks is not None and driver.hooks.in_place for driver in self._drivers),
+            between_projections=not all(driver.projected for driver in self._drivers),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs: step counts, and the radii where they are the initial ones.
+
+        Plain numbers and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
+        every process has to call this.
+        """
+        weights = {weight.name: weight for weight in self.selection.constrained}
+        return {
+            "version": _STATE_VERSION,
+            "steps": [driver.steps for driver in self._drivers],
+            "projected": [driver.projected for driver in self._drivers],
+            "radii": {
+                name: sharded.gather(radii, weights[name].tensor, weights[name].axes)
+                for name, radii in self._radii.items()
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
+        keeps_radii = self.constraint == UnitNorm(radius="initial")
+        named = {weight.name for weight in self.selection.constrained} if keeps_radii else set()
+        _check_state(state, len(self._drivers), named)
+        for driver, steps, projected in zip(self._drivers, state["steps"], state["projected"], strict=True):
+            driver.steps, driver.projected = steps, projected
+        for weight in self.selection.constrained:
+            if weight.name in state["radii"]:
+                radii = state["radii"][weight.name].to(weight.tensor.device)
+                self._radii[weight.name] = sharded.scatter(radii, weight.tensor, weight.axes)
+        self._make_batches()
+
+    def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
+        """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
+
+        They take the places of the ones before, in the same order, and must hold the same weights.
+        """
+        optimizers = _hookable(optimizer)
+        if len(optimizers) != len(self._drivers):
+            raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
+        for driver, one in zip(self._drivers, optimizers, strict=True):
+            held = _moved_by(one, driver.weights)
+            for weight in driver.weights:
+                if weight not in held:
+                    raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
+        self.detach()
+        for driver, one in zip(self._drivers, optimizers, strict=True):
+            driver.hooks = StepHooks(
+                one,
+                on_step=partial(self._after_step, driver),
+                on_gradient=partial(self._before_step, driver) if self.gradient == "riemannian" else None,
+                exact=self.every is not None and self.every > 1,
+            )
+        _attached.add(self)
+
+    def detach(self) -> None:
+        """Take the hooks off the optimizers: steps no longer project. The weights stay as they are."""
+        for driver in self._drivers:
+            if driver.hooks is not None:
+                driver.hooks.remove()
+                driver.hooks = None
+        _attached.discard(self)
+
+    def __str__(self) -> str:
+        interval = {None: "by hand", 1: "after every step"}.get(self.every, f"after every {self.every} steps")
+        return f"{self.constraint}, projected {interval}, {self.gradient} gradient, backend torch\n{self.selection}"
+
+    def __repr__(self) -> str:
+        count = len(self.selection.constrained)
+        return f"<NormProjection of {count} weights, {self.constraint}, every={self.every}, gradient={self.gradient!r}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        bare = [replace(one, hooks=None, batch=Batch(one.weights, self.constraint)) for one in self._drivers]
+        return {**self.__dict__, "_drivers": bare}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_batches()
+
+    def _begin(self, *, project: bool) -> None:
+        """The start of a training run: measure the radii that are to be kept, and project once if asked."""
+        if self.constraint == UnitNorm(radius="initial"):
+            for weight in self.selection.constrained:
+                norms = neuron_norms(weight.tensor, weight.axes)
+                self._radii[weight.name] = norms.where(norms.isfinite(), 0)
+            self._make_batches()
+        if project:
+            for driver in self._drivers:
+                driver.batch.settle_()
+                driver.projected = True
+
+    def _before_step(self, driver: _Driver) -> None:
+        driver.batch.tangent_()
+
+    def _after_step(self, driver: _Driver) -> None:
+        driver.steps += 1
+        driver.projected = self.every is not None and driver.steps % self.every == 0
+        if driver.projected:
+            driver.batch.project_()
+
+    def _make_batches(self) -> None:
+        for driver in self._drivers:
+            driver.batch = Batch(driver.weights, self.constraint, self._radii)
+
+
+@dataclass(eq=False)
+class _Driver:
+    """One optimizer's share: the weights that its steps move, its count of steps, and whether they are projected."""
+
+    weights: tuple[ConstrainedWeight, ...]
+    batch: Batch
+    hooks: StepHooks | None = None
+    steps: int = 0
+    projected: bool = False
+
+
+def _hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
+    """The optimizers as a list, each freed of wrappers that have no step hooks of their own."""
+    given = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
+    if not given:
+        raise ValueError("attach needs an optimizer; found an empty list")
+    return [_unwrapped(one) for one in given]
+
+
+def _unwrapped(optimizer: Any) -> Optimizer:
+    inner = optimizer
+    while not hasattr(inner, "_optimizer_step_post_hooks"):
+        if not hasattr(inner, "optimizer"):
+            raise TypeError(
+                f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer that it is built on"
+            )
+        inner = inner.optimizer
+    return cast(Optimizer, inner)
+
+
+def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return tuple(weight for weight in weights if id(weight.tensor) in held)
+
+
+def _refuse_attached(weights: Iterable[ConstrainedWeight]) -> None:
+    wanted = {(weight.module, weight.attribute) for weight in weights}
+    for other in _attached:
+        if not any(driver.hooks is not None and driver.hooks.in_place for driver in other._drivers):
+            continue
+        for weight in other.selection.constrained:
+            if (weight.module, weight.attribute) in wanted:
+                raise ValueError(
+                    f"weight {weight.name!r} has a projection attached already: call detach() on that one first"
+                )
+
+
+def _check_state(state: Mapping[str, Any], num_optimizers: int, radii: set[str]) -> None:
+    missing = {"version", "steps", "projected", "radii"} - set(state)
+    if missing:
+        raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
+    if state["version"] != _STATE_VERSION:
+        raise ValueError(f"the state has version {state['version']}; this pbwn reads version {_STATE_VERSION}")
+    if len(state["steps"]) != num_optimizers:
+        raise ValueError(f"the state is of {len(state['steps'])} optimizers; this projection has {num_optimizers}")
+    if set(state["radii"]) != radii:
+        differing = ", ".join(sorted(set(state["radii"]) ^ radii)[:5])
+        raise ValueError(
+            f"the state keeps radii of other weights than this projection (differing: {differing}): "
+            "attach with the same constraint and the same choice of weights as in the run that saved it"
+        )

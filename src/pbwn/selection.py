@@ -1,0 +1,336 @@
+"""Which weights of a model are constrained, which are left alone, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import groupby
+from math import prod
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from pbwn import sharded, text
+from pbwn.axes import Axes, as_axes
+from pbwn.naming import NamedParameter, matches, named_parameters, suggestion
+from pbwn.output_layer import OutputLayer, find_output_layer
+from pbwn.reasons import Reason, axes_or_reason
+
+
+@dataclass(frozen=True, eq=False)
+class ConstrainedWeight:
+    """A weight that is kept on its constraint, found anew in its module each time it is needed."""
+
+    name: str
+    module: nn.Module
+    attribute: str
+    axes: Axes
+    shape: tuple[int, ...]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The parameter as it is now: sharding, `.to()` and loading may replace it at any time."""
+        parameter = self.module._parameters.get(self.attribute)
+        if parameter is None:
+            raise RuntimeError(
+                f"weight {self.name!r} is gone from its {self.layer}: it was removed or parametrized after attach. "
+                "Call detach() on the projection and attach anew."
+            )
+        return parameter
+
+    @property
+    def layer(self) -> str:
+        """The name of its layer's type."""
+        return type(self.module).__name__
+
+    @property
+    def neurons(self) -> int:
+        """The number of its neurons."""
+        return prod(self.axes.neuron_shape(self.shape))
+
+    @property
+    def fan_in(self) -> int:
+        """The number of weights of one neuron."""
+        return self.axes.fan_in(self.shape)
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A parameter that is not constrained, and the reason."""
+
+    name: str
+    layer: str
+    shape: tuple[int, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is constrained and what is not; prints as two tables."""
+
+    constrained: tuple[ConstrainedWeight, ...]
+    left_alone: tuple[LeftAlone, ...]
+    output_layer: str
+
+    def counterparts(self, model: nn.Module) -> tuple[ConstrainedWeight, ...]:
+        """The same weights in a copy of the model."""
+        found = {named.name: named for named in named_parameters(model)}
+        weights = []
+        for weight in self.constrained:
+            named = found.get(weight.name)
+            if named is None or tuple(named.parameter.shape) != weight.shape:
+                raise ValueError(f"this is no copy of the model: it has no weight {weight.name!r} of the same shape")
+            weights.append(replace(weight, module=named.module, attribute=named.attribute))
+        return tuple(weights)
+
+    def __str__(self) -> str:
+        neurons = text.plural(sum(weight.neurons for weight in self.constrained), "neuron")
+        summary = (
+            f"{text.plural(len(self.constrained), 'weight')} constrained ({neurons}), "
+            f"{text.plural(len(self.left_alone), 'parameter')} left alone; output layer: {self.output_layer}"
+        )
+        constrained = text.table(
+            ["constrained", "layer", "shape", "neurons", "fan-in", "axes"],
+            [(w.name, w.layer, _shape(w.shape), w.neurons, w.fan_in, w.axes) for w in self.constrained],
+            right=["neurons", "fan-in"],
+        )
+        left_alone = text.table(
+            ["left alone", "layer", "shape", "reason"],
+            [_left_alone_row(list(same)) for _, same in groupby(self.left_alone, _module_and_reason)],
+        )
+        notes = [
+            f"note: {w.name} has a fan-in of 1: the projection leaves nothing of it but its signs"
+            for w in self.constrained
+            if w.fan_in == 1
+        ]
+        return "\n\n".join(
+            part
+            for part in (
+                summary,
+                constrained if self.constrained else "",
+                left_alone if self.left_alone else "",
+                "\n".join(notes),
+            )
+            if part
+        )
+
+
+def select(
+    model: nn.Module,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    *,
+    include: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
+    output_layer: str | None = "auto",
+    direction: Literal["incoming", "outgoing"] = "incoming",
+    strict: bool = False,
+    frozen: Literal["leave", "constrain"] = "leave",
+) -> Selection:
+    """Show which weights `attach` would constrain with these arguments, over which axes, and which not, and why.
+
+    `include`, `skip` and the keys of `axes` are glob patterns over parameter names; the first two also match the name
+    of a module, and with it all that it holds.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(select(model))
+    1 weight constrained (8 neurons), 3 parameters left alone; output layer: '2' (the last Linear or convolution)
+    <BLANKLINE>
+    constrained  layer   shape  neurons  fan-in  axes
+    -----------  ------  -----  -------  ------  ----
+    0.weight     Linear  8x4          8       4  (0,)
+    <BLANKLINE>
+    left alone  layer   shape  reason
+    ----------  ------  -----  --------------------------------------------------
+    0.bias      Linear  8      bias
+    2.weight    Linear  2x8    output layer (output_layer=None constrains it too)
+    2.bias      Linear  2      bias
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
+    if direction not in ("incoming", "outgoing"):
+        raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
+    for argument, patterns in (("include", include), ("skip", skip)):
+        if isinstance(patterns, str):
+            raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
+    sharded.refuse_flattened(model)
+    selector = _Selector(
+        parameters=_by_identity(model),
+        include=tuple(include),
+        skip=tuple(skip),
+        axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
+        output_layer=find_output_layer(model, output_layer),
+        direction=direction,
+        trained=None if optimizer is None else _trained(optimizer),
+        constrain_frozen=frozen == "constrain",
+    )
+    return selector.select(strict=strict)
+
+
+@dataclass(frozen=True)
+class _Selector:
+    """The user's wishes, and the names under which each parameter of the model is found."""
+
+    parameters: list[list[NamedParameter]]
+    include: tuple[str, ...]
+    skip: tuple[str, ...]
+    axes: dict[str, Axes]
+    output_layer: OutputLayer
+    direction: str
+    trained: set[int] | None
+    constrain_frozen: bool
+
+    def select(self, *, strict: bool) -> Selection:
+        self._refuse_idle_patterns()
+        constrained: list[ConstrainedWeight] = []
+        left_alone: list[LeftAlone] = []
+        for names in self.parameters:
+            verdict = self._verdict(names)
+            name, module, attribute, parameter = names[0]
+            shape = tuple(parameter.shape)
+            if isinstance(verdict, Axes):
+                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape))
+            else:
+                left_alone.append(LeftAlone(name, type(module).__name__, shape, verdict))
+        self._refuse_vain_includes(constrained, left_alone)
+        unknown = [left for left in left_alone if left.reason.unknown]
+        if strict and unknown:
+            listed = "; ".join(f"{left.name} ({left.layer}, {_shape(left.shape)}): {left.reason}" for left in unknown)
+            raise ValueError(f"strict=True, and {text.plural(len(unknown), 'weight')} could not be placed: {listed}")
+        if not constrained and any(left.reason == _OUTPUT_LAYER for left in left_alone):
+            raise ValueError(
+                f"the only weight to constrain is the output layer's: {self.output_layer.description}. "
+                "Pass output_layer=None to constrain it."
+            )
+        return Selection(tuple(constrained), tuple(left_alone), self.output_layer.description)
+
+    def _verdict(self, names: list[NamedParameter]) -> Axes | Reason:
+        """What becomes of a parameter, over all of its names: what is left alone under one is left alone."""
+        explicit = {self.axes[pattern]: pattern for pattern in self.axes if _any_name(names, pattern)}
+        if len(explicit) > 1:
+            raise ValueError(f"weight {names[0].name!r} is given conflicting axes: {', '.join(map(str, explicit))}")
+        skipped = next((pattern for pattern in self.skip if _any_match(names, pattern)), None)
+        if skipped is not None:
+            if explicit:
+                raise ValueError(f"weight {names[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
+            return Reason(f"skipped by {skipped!r}")
+        if explicit:
+            verdict: Axes | Reason = self._asked_for(names[0], next(iter(explicit)))
+        else:
+            included = any(_any_match(names, pattern) for pattern in self.include)
+            verdict = _agree([(named, self._by_default(named, included)) for named in names])
+        if isinstance(verdict, Axes) and self.trained is not None and id(names[0].parameter) not in self.trained:
+            return _NOT_TRAINED
+        return verdict
+
+    def _asked_for(self, named: NamedParameter, axes: Axes) -> Axes:
+        misfit = axes.misfit(tuple(named.parameter.shape))
+        if misfit is None and not named.parameter.requires_grad and not self.constrain_frozen:
+            misfit = "the weight is frozen (requires_grad=False)"
+        if misfit is not None:
+            raise ValueError(f"axes={{{named.name!r}: {axes}}}, shape {_shape(tuple(named.parameter.shape))}: {misfit}")
+        return axes
+
+    def _by_default(self, named: NamedParameter, included: bool) -> Axes | Reason:
+        verdict = axes_or_reason(named, self.direction, frozen_too=self.constrain_frozen)
+        if isinstance(verdict, Axes) and not included:
+            if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
+                return _EMBEDDING
+            if named.module in self.output_layer.modules:
+                return _OUTPUT_LAYER
+        return verdict
+
+    def _refuse_idle_patterns(self) -> None:
+        names = [named.name for tied in self.parameters for named in tied]
+        modules = sorted({name.rpartition(".")[0] for name in names} - {""})
+        for argument, patterns in (("include", self.include), ("skip", self.skip)):
+            for pattern in patterns:
+                if not any(matches(pattern, name) for name in names):
+                    raise ValueError(f"{argument}={pattern!r} matches nothing: {suggestion(pattern, modules + names)}")
+        for pattern in self.axes:
+            if not any(_any_name(tied, pattern) for tied in self.parameters):
+                raise ValueError(f"axes={{{pattern!r}: ...}} names no parameter: {suggestion(pattern, names)}")
+
+    def _refuse_vain_includes(self, constrained: list[ConstrainedWeight], left_alone: list[LeftAlone]) -> None:
+        for pattern in self.include:
+            if any(matches(pattern, weight.name) for weight in constrained):
+                continue
+            left = [left for left in left_alone if matches(pattern, left.name)]
+            if left and all(parameter.reason is not _NOT_TRAINED for parameter in left):
+                listed = "; ".join(f"{parameter.name}: {parameter.reason}" for parameter in left[:5])
+                raise ValueError(f"include={pattern!r} matches nothing that can be constrained ({listed})")
+
+
+_EMBEDDING = Reason("embedding (include= constrains it)")
+_OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
+_NOT_TRAINED = Reason("not in the given optimizers")
+
+
+def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
+    """One verdict for a weight that several modules share."""
+    for index, (named, verdict) in enumerate(verdicts):
+        if isinstance(verdict, Reason):
+            return verdict if index == 0 else Reason(f"tied to {named.name}: {verdict}", verdict.unknown)
+    found = {verdict for _, verdict in verdicts}
+    if len(found) > 1:
+        listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)
+        raise ValueError(
+            f"one weight is shared by layers with conflicting neuron axes ({listed}): say which holds with "
+            f"axes={{{verdicts[0][0].name!r}: ...}}, or skip=[{verdicts[0][0].name!r}]"
+        )
+    return found.pop()
+
+
+def _by_identity(model: nn.Module) -> list[list[NamedParameter]]:
+    """The names of each parameter, in order of registration."""
+    found: dict[int, list[NamedParameter]] = {}
+    for named in named_parameters(model):
+        if is_lazy(named.parameter):
+            raise ValueError(f"parameter {named.name!r} is lazy and has no shape yet: run one forward pass first")
+        if named.parameter.is_meta:
+            raise ValueError(f"parameter {named.name!r} is on the meta device and has no values: materialise it first")
+        found.setdefault(id(named.parameter), []).append(named)
+    return list(found.values())
+
+
+def _trained(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
+    optimizers = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
+    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+
+
+def _explicit(pattern: str, value: Axes | tuple[int, ...]) -> Axes:
+    axes = as_axes(value)
+    if not isinstance(axes, Axes):
+        raise TypeError(f"axes={{{pattern!r}: ...}} takes a tuple of dimensions or pbwn.Axes; found {value!r}")
+    return axes
+
+
+def _any_match(names: list[NamedParameter], pattern: str) -> bool:
+    return any(matches(pattern, named.name) for named in names)
+
+
+def _any_name(names: list[NamedParameter], pattern: str) -> bool:
+    return any(named.name == pattern or fnmatchcase(named.name, pattern) for named in names)
+
+
+def _module_and_reason(parameter: LeftAlone) -> tuple[str, Reason]:
+    return parameter.name.rpartition(".")[0], parameter.reason
+
+
+def _left_alone_row(parameters: list[LeftAlone]) -> tuple[str, str, str, str]:
+    """One row for the parameters of a module that are left alone for the same reason."""
+    first = parameters[0]
+    prefix, dot, _ = first.name.rpartition(".")
+    attributes = [parameter.name.rpartition(".")[2] for parameter in parameters]
+    if len(attributes) > 4:
+        attributes[3:] = [f"{len(attributes) - 3} more"]
+    name = first.name if len(parameters) == 1 else f"{prefix}{dot}{{{', '.join(attributes)}}}"
+    shapes = ", ".join(dict.fromkeys(_shape(parameter.shape) for parameter in parameters))
+    return name, first.layer, shapes, str(first.reason)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

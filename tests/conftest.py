@@ -1,0 +1,14 @@
+"""What every test starts from: one thread, one seed, and doctests that know torch."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("pbwn", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("pbwn")
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)

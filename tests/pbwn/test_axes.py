@@ -1,0 +1,171 @@
+"""Every layer type, its neurons enumerated by hand."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from twins import neurons_of, projected
+
+import pbwn
+from pbwn import Axes
+
+
+class Conv1D(nn.Module):
+    """Stands in for transformers' Conv1D, which stores (in, out)."""
+
+    def __init__(self, n_out, n_in):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_in, n_out))
+        self.bias = nn.Parameter(torch.zeros(n_out))
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"
+
+
+# layer, weight, dimensions that index neurons, groups; both written down independently of the library's own table.
+INCOMING = [
+    (nn.Linear(5, 4), "weight", (0,), 1),
+    (nn.Bilinear(3, 2, 4), "weight", (0,), 1),
+    (nn.Conv1d(4, 6, 3), "weight", (0,), 1),
+    (nn.Conv2d(4, 6, 3), "weight", (0,), 1),
+    (nn.Conv2d(4, 6, 3, groups=2), "weight", (0,), 1),
+    (nn.Conv2d(4, 4, 3, groups=4), "weight", (0,), 1),
+    (nn.Conv3d(2, 3, 2), "weight", (0,), 1),
+    (nn.ConvTranspose1d(4, 6, 3), "weight", (1,), 1),
+    (nn.ConvTranspose1d(4, 6, 3, groups=2), "weight", (1,), 2),
+    (nn.ConvTranspose2d(4, 6, 3), "weight", (1,), 1),
+    (nn.ConvTranspose2d(4, 6, 3, groups=2), "weight", (1,), 2),
+    (nn.ConvTranspose2d(4, 4, 3, groups=4), "weight", (1,), 4),
+    (nn.ConvTranspose3d(2, 4, 2, groups=2), "weight", (1,), 2),
+    (nn.MultiheadAttention(4, 2), "in_proj_weight", (0,), 1),
+    (nn.MultiheadAttention(4, 2), "out_proj.weight", (0,), 1),
+    (nn.MultiheadAttention(4, 2, kdim=3, vdim=5), "q_proj_weight", (0,), 1),
+    (nn.MultiheadAttention(4, 2, kdim=3, vdim=5), "k_proj_weight", (0,), 1),
+    (nn.MultiheadAttention(4, 2, kdim=3, vdim=5), "v_proj_weight", (0,), 1),
+    (nn.RNN(3, 4, num_layers=2), "weight_ih_l1", (0,), 1),
+    (nn.LSTM(3, 4, bidirectional=True, proj_size=2), "weight_ih_l0", (0,), 1),
+    (nn.LSTM(3, 4, bidirectional=True, proj_size=2), "weight_hh_l0_reverse", (0,), 1),
+    (nn.LSTM(3, 4, bidirectional=True, proj_size=2), "weight_hr_l0_reverse", (0,), 1),
+    (nn.GRU(3, 4), "weight_hh_l0", (0,), 1),
+    (nn.RNNCell(3, 4), "weight_ih", (0,), 1),
+    (nn.LSTMCell(3, 4), "weight_hh", (0,), 1),
+    (nn.GRUCell(3, 4), "weight_ih", (0,), 1),
+    (nn.Embedding(5, 3), "weight", (0,), 1),
+    (nn.EmbeddingBag(5, 3), "weight", (0,), 1),
+    (Conv1D(4, 3), "weight", (1,), 1),
+]
+OUTGOING = [
+    (nn.Linear(5, 4), "weight", (1,), 1),
+    (nn.Conv2d(4, 6, 3), "weight", (1,), 1),
+    (nn.Conv2d(4, 6, 3, groups=2), "weight", (1,), 2),
+    (nn.Conv1d(4, 4, 3, groups=4), "weight", (1,), 4),
+    (nn.ConvTranspose2d(4, 6, 3, groups=2), "weight", (0,), 1),
+    (nn.ConvTranspose3d(2, 4, 2), "weight", (0,), 1),
+    (Conv1D(4, 3), "weight", (0,), 1),
+]
+
+
+def identifier(value):
+    return re.sub(r"\s+", "", f"{value}")[:60] if isinstance(value, nn.Module) else None
+
+
+@pytest.mark.parametrize(("layer", "name", "dims", "groups"), INCOMING, ids=identifier)
+def test_the_incoming_weights_of_every_neuron_are_projected(layer, name, dims, groups):
+    check_projection(layer, name, dims, groups, "incoming")
+
+
+@pytest.mark.parametrize(("layer", "name", "dims", "groups"), OUTGOING, ids=identifier)
+def test_the_outgoing_weights_of_every_neuron_are_projected(layer, name, dims, groups):
+    check_projection(layer, name, dims, groups, "outgoing")
+
+
+def check_projection(layer, name, dims, groups, direction):
+    weight = layer.get_parameter(name)
+    neurons = neurons_of(tuple(weight.shape), dims, groups)
+    expected = projected(weight, neurons)
+    selection = pbwn.project_(layer, output_layer=None, include=["*"], direction=direction)
+    torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-7)
+    [row] = [row for row in selection.constrained if row.name == name]
+    assert (row.neurons, row.fan_in) == (len(neurons), len(neurons[0]))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Bilinear(3, 2, 4), nn.MultiheadAttention(4, 2, bias=False), nn.LSTM(3, 4), nn.GRUCell(3, 4)]
+)
+def test_layers_without_a_meaning_for_outgoing_weights_are_left_alone_in_that_direction(layer):
+    model = nn.Sequential(nn.Linear(3, 3), layer, nn.Linear(3, 3))
+    selection = pbwn.select(model, direction="outgoing")
+    assert {weight.name for weight in selection.constrained} <= {"0.weight", "1.out_proj.weight"}
+    reasons = {str(left.reason) for left in selection.left_alone if left.name.startswith("1.") and len(left.shape) > 1}
+    assert f"outgoing weights of {type(layer).__name__} are not defined" in reasons
+
+
+def test_the_rows_of_two_neurons_of_a_grouped_transposed_convolution_are_not_mixed():
+    layer = nn.ConvTranspose2d(4, 2, 1, groups=2, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([3.0, 4.0, 5.0, 12.0]).view(4, 1, 1, 1))
+    pbwn.project_(layer, output_layer=None)
+    assert layer.weight.flatten().tolist() == pytest.approx([3 / 5, 4 / 5, 5 / 13, 12 / 13])
+
+
+@pytest.mark.parametrize(
+    ("axes", "groups", "words"),
+    [
+        ((), 1, "counted from 0"),
+        ((-1,), 1, "counted from 0"),
+        ((0, 0), 1, "each dimension once"),
+        ((0,), 2, "splits dimension 0"),
+        ((1,), 0, "from 1 up"),
+    ],
+)
+def test_axes_that_make_no_sense_are_refused(axes, groups, words):
+    with pytest.raises(ValueError, match=words):
+        Axes(axes, groups=groups)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(2, 3, 4))
+
+
+class DerivedExperts(Experts):
+    pass
+
+
+class GroupedColumns(nn.Module):
+    def __init__(self, groups):
+        super().__init__()
+        self.groups = groups
+        self.weight = nn.Parameter(torch.randn(4, 3))
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.setattr("pbwn.axes._KNOWN", dict(pbwn.axes._KNOWN))
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_layer_and_what_derives_from_it_are_known():
+    pbwn.register(Experts, w1=(0, 1))
+    for layer in (Experts(), DerivedExperts()):
+        pbwn.project_(layer)
+        torch.testing.assert_close(layer.w1.norm(dim=2), torch.ones(2, 3))
+
+
+@pytest.mark.usefixtures("registry")
+def test_axes_may_depend_on_the_settings_of_the_registered_layer():
+    pbwn.register(GroupedColumns, weight=lambda module: Axes((1,), groups=module.groups))
+    layer = GroupedColumns(groups=2)
+    pbwn.project_(layer)
+    torch.testing.assert_close(layer.weight.view(2, 2, 3).norm(dim=1), torch.ones(2, 3))
+
+
+def test_registering_needs_a_module_type_and_a_weight():
+    with pytest.raises(TypeError, match="module type"):
+        pbwn.register(Experts(), w1=(0,))
+    with pytest.raises(ValueError, match="name the weights of Experts"):
+        pbwn.register(Experts)
+    with pytest.raises(TypeError, match="tuple of dimensions"):
+        pbwn.register(Experts, w1="0")

@@ -1,0 +1,281 @@
+"""What is constrained, what is left alone and why, and every wish that cannot be met."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+import pbwn
+
+
+class Everything(nn.Module):
+    """A model that mixes the layer types, good and bad."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8, padding_idx=0)
+        self.bag = nn.EmbeddingBag(10, 8)
+        self.depthwise = nn.Conv2d(4, 4, 3, groups=4)
+        self.grouped = nn.ConvTranspose2d(6, 4, 3, groups=2)
+        self.batch_norm = nn.BatchNorm2d(4)
+        self.layer_norm = nn.LayerNorm((4, 8))
+        self.packed = nn.MultiheadAttention(8, 2, add_bias_kv=True)
+        self.separate = nn.MultiheadAttention(8, 2, kdim=4, vdim=4)
+        self.lstm = nn.LSTM(5, 6, num_layers=2, bidirectional=True, proj_size=3)
+        self.cell = nn.GRUCell(3, 4)
+        self.bilinear = nn.Bilinear(3, 4, 5)
+        self.weight_normed = parametrizations.weight_norm(nn.Linear(3, 4))
+        self.spectral_normed = parametrizations.spectral_norm(nn.Linear(3, 4))
+        self.pruned = prune.random_unstructured(nn.Linear(3, 4), "weight", amount=0.5)
+        self.frozen = nn.Linear(3, 4).requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.experts = nn.Parameter(torch.randn(2, 3, 4))
+        self.complex = nn.Linear(3, 4, dtype=torch.complex64)
+        self.head = nn.Linear(8, 3)
+
+
+def reasons(selection):
+    return {left.name: str(left.reason) for left in selection.left_alone}
+
+
+def names(selection):
+    return [weight.name for weight in selection.constrained]
+
+
+def test_a_model_of_all_layer_types_is_sorted_out_rightly():
+    selection = pbwn.select(Everything())
+    lstm = [
+        f"lstm.weight_{kind}_l{layer}{way}"
+        for layer in (0, 1)
+        for way in ("", "_reverse")
+        for kind in ("ih", "hh", "hr")
+    ]
+    attention = [f"separate.{which}_proj_weight" for which in "qkv"]
+    assert names(selection) == [
+        "depthwise.weight",
+        "grouped.weight",
+        "packed.in_proj_weight",
+        "packed.out_proj.weight",
+        *attention,
+        "separate.out_proj.weight",
+        *lstm,
+        "cell.weight_ih",
+        "cell.weight_hh",
+        "bilinear.weight",
+    ]
+    expected = {
+        "embedding.weight": "embedding",
+        "bag.weight": "embedding",
+        "batch_norm.weight": "normalisation layer",
+        "batch_norm.bias": "normalisation layer",
+        "layer_norm.weight": "normalisation layer",
+        "packed.bias_k": "bias",
+        "packed.in_proj_bias": "bias",
+        "lstm.bias_ih_l0": "bias",
+        "weight_normed.parametrizations.weight.original0": "parametrized",
+        "weight_normed.parametrizations.weight.original1": "parametrized",
+        "spectral_normed.parametrizations.weight.original": "parametrized",
+        "pruned.weight_orig": "parametrized",
+        "frozen.weight": "frozen",
+        "scale": "1-d parameter",
+        "experts": "neuron axes unknown: pass axes={'experts': ...}",
+        "complex.weight": "dtype complex64 is not supported",
+        "head.weight": "output layer",
+    }
+    found = reasons(selection)
+    assert {name: found[name][: len(reason)] for name, reason in expected.items()} == expected
+    total = len(list(Everything().parameters()))
+    assert len(selection.constrained) + len(selection.left_alone) == total
+
+
+def test_the_printed_table_shows_both_lists():
+    printed = str(pbwn.select(Everything()))
+    assert "grouped.weight          " in printed
+    rows = {line.split("  ")[0]: line.split() for line in printed.splitlines()}
+    assert rows["grouped.weight"][1:] == ["ConvTranspose2d", "6x2x3x3", "4", "27", "(1,),", "groups=2"]
+    assert rows["depthwise.weight"][1:] == ["Conv2d", "4x1x3x3", "4", "9", "(0,)"]
+    assert "output layer: 'head' (the last Linear or convolution)" in printed
+    assert "batch_norm.{weight, bias}" in printed
+
+
+def test_a_fan_in_of_one_is_pointed_out():
+    model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 2))
+    assert "0.weight has a fan-in of 1" in str(pbwn.select(model))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_older_hook_based_weight_norm_is_recognised():
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.Linear(4, 4), nn.Linear(4, 2))
+    found = reasons(pbwn.select(model))
+    assert found["0.weight_g"].startswith("parametrized")
+    assert found["0.weight_v"].startswith("parametrized")
+
+
+class ThreeLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+        self.other = nn.Linear(4, 3)
+
+
+def with_getter(answer, getter):
+    return type("WithGetter", (ThreeLayers,), {getter: answer})()
+
+
+@pytest.mark.parametrize("getter", ["get_output_embeddings", "get_classifier"])
+def test_a_model_is_asked_for_its_output_layer(getter):
+    selection = pbwn.select(with_getter(lambda model: model.head, getter))
+    assert names(selection) == ["first.weight", "other.weight"]
+    assert selection.output_layer == f"'head' (from {getter}())"
+
+
+def test_a_model_with_two_heads_keeps_both_free():
+    selection = pbwn.select(with_getter(lambda model: (model.head, model.other), "get_classifier"))
+    assert names(selection) == ["first.weight"]
+
+
+def test_a_model_that_answers_none_falls_back_to_the_last_layer():
+    selection = pbwn.select(with_getter(lambda model: None, "get_output_embeddings"))
+    assert names(selection) == ["first.weight", "head.weight"]
+
+
+def test_the_output_projection_of_attention_is_not_taken_for_the_output_layer():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.MultiheadAttention(4, 2))
+    selection = pbwn.select(model)
+    assert selection.output_layer.startswith("'1'")
+    assert "2.out_proj.weight" in names(selection)
+
+
+def small():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def test_the_output_layer_can_be_chosen_or_constrained():
+    assert names(pbwn.select(small())) == ["0.weight"]
+    assert names(pbwn.select(small(), output_layer="0")) == ["2.weight"]
+    assert names(pbwn.select(small(), output_layer=None)) == ["0.weight", "2.weight"]
+    with pytest.raises(ValueError, match="output_layer='head' is not a module of the model"):
+        pbwn.select(small(), output_layer="head")
+
+
+def test_where_the_output_layer_is_the_only_candidate_the_error_says_what_to_do():
+    with pytest.raises(ValueError, match="output_layer=None"):
+        pbwn.select(nn.Linear(3, 4))
+    with pytest.raises(ValueError, match="output_layer=None"):
+        pbwn.select(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)))
+
+
+def test_patterns_name_parameters_and_modules():
+    model = Everything()
+    assert "embedding.weight" in names(pbwn.select(model, include=["emb*"]))
+    assert not any(name.startswith("lstm") for name in names(pbwn.select(model, skip=["lstm"])))
+    assert reasons(pbwn.select(model, skip=["*_proj_weight"]))["separate.q_proj_weight"] == "skipped by '*_proj_weight'"
+    assert "head.weight" in names(pbwn.select(model, include=["head"]))
+    assert "experts" in names(pbwn.select(model, axes={"experts": (0, 1)}))
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"include": ["embed"]}, r"include='embed' matches nothing: did you mean 'embedding'"),
+        ({"skip": ["backbone.*"]}, r"skip='backbone\.\*' matches nothing"),
+        ({"include": ["batch_norm"]}, r"matches nothing that can be constrained \(batch_norm.weight: normalisation"),
+        ({"include": ["experts"]}, r"pass axes=\{'experts': \.\.\.\}"),
+        ({"axes": {"expert": (0, 1)}}, r"axes=\{'expert': \.\.\.\} names no parameter: did you mean 'experts'"),
+        ({"axes": {"experts": (0, 1), "exp*": (0,)}}, r"weight 'experts' is given conflicting axes: \(0, 1\), \(0,\)"),
+        ({"axes": {"experts": (0, 5)}}, r"axes \(0, 5\) need 6 dimensions or more, the weight has 3"),
+        ({"axes": {"experts": (0, 1, 2)}}, r"leave no weights to normalise"),
+        ({"axes": {"experts": pbwn.Axes((1,), groups=3)}}, r"do not split into 3 groups"),
+        ({"axes": {"frozen.weight": (0,)}}, r"frozen"),
+        ({"axes": {"experts": (0,)}, "skip": ["experts"]}, r"drop one of them"),
+        ({"direction": "sideways"}, r'direction is "incoming" or "outgoing"; found \'sideways\''),
+        ({"strict": True}, r"strict=True, and 1 weight could not be placed: experts"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_an_error_that_says_why(wishes, words):
+    with pytest.raises(ValueError, match=words):
+        pbwn.select(Everything(), **wishes)
+
+
+def test_a_bare_string_instead_of_a_list_of_patterns_is_refused():
+    with pytest.raises(TypeError, match=r"write skip=\['head'\]"):
+        pbwn.select(Everything(), skip="head")
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module; found list"):
+        pbwn.select([nn.Linear(2, 2)])
+
+
+def test_lazy_and_meta_parameters_are_refused_with_advice():
+    with pytest.raises(ValueError, match=r"'0\.weight' is lazy .* forward pass"):
+        pbwn.select(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))
+    with pytest.raises(ValueError, match=r"'0\.weight' is on the meta device"):
+        pbwn.select(nn.Sequential(nn.Linear(4, 4, device="meta"), nn.Linear(4, 2)))
+
+
+def test_weights_that_no_optimizer_holds_are_listed_as_such():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    selection = pbwn.select(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
+    assert names(selection) == ["0.weight"]
+    assert reasons(selection)["1.weight"] == "not in the given optimizers"
+
+
+class Tied(nn.Module):
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second, self.head = first, second, nn.Linear(4, 2)
+        self.second.weight = self.first.weight
+
+
+def test_tied_weights_are_one_weight():
+    selection = pbwn.select(Tied(nn.Linear(4, 4), nn.Linear(4, 4)))
+    assert names(selection) == ["first.weight"]
+
+
+def test_what_is_left_alone_under_one_name_is_left_alone_under_the_other():
+    tied = Tied(nn.Linear(4, 4), nn.Embedding(4, 4))
+    with pytest.raises(ValueError, match="output_layer=None"):
+        pbwn.select(tied)
+    selection = pbwn.select(tied, output_layer=None)
+    assert names(selection) == ["head.weight"]
+    assert reasons(selection)["first.weight"].startswith("tied to second.weight: embedding")
+    assert names(pbwn.select(tied, include=["second"])) == ["first.weight"]
+
+
+def test_a_weight_shared_by_layers_with_conflicting_axes_is_an_error():
+    tied = Tied(nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3))
+    with pytest.raises(ValueError, match=r"conflicting neuron axes \(first.weight: \(0,\), second.weight: \(1,\)\)"):
+        pbwn.select(tied)
+    assert names(pbwn.select(tied, axes={"second.weight": (0,)})) == ["first.weight"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        lambda model: torch.compile(model, backend="eager"),
+        torch.optim.swa_utils.AveragedModel,
+        lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
+    ],
+    ids=["data parallel", "compiled", "averaged", "data parallel of compiled"],
+)
+def test_names_are_those_of_the_model_inside_its_wrappers(wrap):
+    assert names(pbwn.select(wrap(ThreeLayers()))) == ["first.weight", "head.weight"]
+    assert pbwn.select(wrap(with_getter(lambda model: model.first, "get_classifier"))).output_layer.startswith("'first'")
+
+
+def test_an_attribute_that_happens_to_be_called_module_keeps_its_name():
+    model = nn.Module()
+    model.module = small()
+    assert names(pbwn.select(model)) == ["module.0.weight"]
+
+
+def test_weights_that_lost_their_rows_are_refused_with_advice():
+    class FullyShardedDataParallel(nn.Sequential):
+        pass
+
+    with pytest.raises(ValueError, match="fully_shard"):
+        pbwn.select(FullyShardedDataParallel(nn.Linear(3, 3), nn.Linear(3, 3)))
+    model = small()
+    model[0].weight.ds_id = 0
+    with pytest.raises(ValueError, match=r"'0\.weight' is partitioned by DeepSpeed ZeRO stage 3"):
+        pbwn.select(model)
