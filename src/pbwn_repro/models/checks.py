@@ -1,0 +1,34 @@
+"""Checks of the arguments that the networks share: each error names the network, the argument and what to pass."""
+
+from collections.abc import Sequence
+
+
+def positive(network: str, **arguments: int) -> None:
+    """Refuse an argument that is not a positive whole number."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{network}: {name} must be a positive whole number, got {value!r}")
+
+
+def at_least(network: str, name: str, value: int, smallest: int, *, reason: str) -> None:
+    """Refuse a value that the network cannot work with, and say why."""
+    if value < smallest:
+        raise ValueError(f"{network}: {name}={value} is too small ({reason}): pass {smallest} or more")
+
+
+def one_of(network: str, name: str, value: object, choices: Sequence[object]) -> None:
+    """Refuse a word that is not among the choices."""
+    if value not in choices:
+        raise ValueError(f"{network}: {name}={value!r} is unknown: choose from {', '.join(map(repr, choices))}")
+
+
+def blocks_per_stage(network: str, depth: int, *, offset: int) -> int:
+    """The n of a depth 6n + offset: blocks in each of three stages, two convolutions a block."""
+    num_blocks, remainder = divmod(depth - offset, 6)
+    if remainder or num_blocks < 1:
+        lower = 6 * max(num_blocks, 1) + offset
+        raise ValueError(
+            f"{network}: depth {depth} is not of the form 6n+{offset} with n >= 1: "
+            f"the nearest are {lower} and {lower + 6}"
+        )
+    return num_blocks

@@ -1,0 +1,165 @@
+"""The Ladder network: a classifier that also learns from unlabeled images, by denoising each of its layers."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pbwn_repro.models.checks import one_of, positive
+from pbwn_repro.models.ladder.decoder import DecoderLayer
+from pbwn_repro.models.ladder.encoder import CleanLayer, EncoderLayer, normalise_each
+
+
+class Costs(NamedTuple):
+    """The two kinds of cost of an iteration; the loss is their sum."""
+
+    classification: Tensor
+    """Cross entropy of the noisy labeled pass."""
+    denoising: Tensor
+    """Weighted denoising cost of each layer, the pixels first."""
+
+
+class Ladder(nn.Module):
+    """The Ladder network on permutation invariant MNIST (section 4.3, table 8; Rasmus et al. 2015).
+
+    `loss` is one iteration of three passes: clean (unlabeled batch, no gradient), noisy with decoder (the same batch),
+    noisy on the labeled batch. Each pass has its own batch statistics; one BN per encoder layer serves them all and its
+    running statistics see clean, noisy, labeled in turn, those of the output BN the two noisy passes only.
+    Called as a function it is the clean classifier, with running statistics in evaluation mode.
+
+    Args:
+        hidden_sizes: units of the encoder's layers; the decoder mirrors them.
+        noise: standard deviation of the Gaussian noise on the pixels and on each z.
+        denoising_weights: weight of each layer's cost, the pixels first.
+        denoising: how z_hat is normalised with the clean pass's mean m and standard deviation s before it is compared
+            with the clean z: 'authors' multiplies, (z_hat - m) s, as the published code does; 'rasmus' divides,
+            (z_hat - m) / s, as Rasmus et al. write. The pixels are compared as they are.
+
+    >>> ladder = Ladder(hidden_sizes=(20, 10), denoising_weights=(1000.0, 10.0, 0.1))
+    >>> labeled, unlabeled, labels = torch.rand(10, 1, 28, 28), torch.rand(30, 1, 28, 28), torch.arange(10)
+    >>> ladder.loss(labeled, labels, unlabeled).backward()
+    >>> ladder.eval()(unlabeled).shape
+    torch.Size([30, 10])
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int = 10,
+        in_channels: int = 1,
+        image_size: int = 28,
+        hidden_sizes: Sequence[int] = (1000, 500, 250, 250, 250),
+        noise: float = 0.3,
+        denoising_weights: Sequence[float] = (1000.0, 10.0, 0.1, 0.1, 0.1, 0.1),
+        denoising: Literal["authors", "rasmus"] = "authors",
+    ) -> None:
+        super().__init__()
+        positive("ladder", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
+        positive("ladder", **{f"hidden_sizes[{i}]": size for i, size in enumerate(hidden_sizes)})
+        one_of("ladder", "denoising", denoising, ("authors", "rasmus"))
+        self.sizes = (in_channels * image_size**2, *hidden_sizes)
+        if len(self.sizes) < 2 or len(denoising_weights) != len(self.sizes):
+            raise ValueError(
+                f"ladder: {len(denoising_weights)} denoising_weights for {len(hidden_sizes)} hidden_sizes: "
+                "pass one weight for the pixels and one for each of one or more hidden layers"
+            )
+        if noise < 0:
+            raise ValueError(f"ladder: noise is a standard deviation and was {noise}: pass a number >= 0")
+        self.noise = noise
+        self.denoising_weights = tuple(denoising_weights)
+        self.denoising = denoising
+        self.encoder = nn.ModuleList(map(EncoderLayer, self.sizes[:-1], self.sizes[1:]))
+        self.classifier = nn.Linear(self.sizes[-1], num_classes)
+        self.output_normalisation = nn.BatchNorm1d(num_classes)
+        downwards = (num_classes, *reversed(self.sizes))
+        self.decoder = nn.ModuleList(map(DecoderLayer, downwards[:-1], downwards[1:]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The class scores of the clean network."""
+        h = self._pixels(x)
+        for layer in self.encoder:
+            h = layer(h)
+        return self.output_normalisation(self.classifier(h))
+
+    def loss(
+        self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The training objective of one iteration: cross entropy plus all denoising costs.
+
+        Noise comes from `generator`, or from torch's default one. `torch.compile(ladder.loss)` draws the same.
+        """
+        labeled, unlabeled, noise = self._prepare(labeled, unlabeled, generator)
+        classification, denoising = self.costs_given_noise(labeled, labels, unlabeled, noise)
+        return classification + denoising.sum()
+
+    def costs(
+        self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, *, generator: torch.Generator | None = None
+    ) -> Costs:
+        """The parts of the loss."""
+        labeled, unlabeled, noise = self._prepare(labeled, unlabeled, generator)
+        return self.costs_given_noise(labeled, labels, unlabeled, noise)
+
+    # Kept out of compiled graphs: a compiler draws other numbers, more slowly, and the run would depend on it.
+    @torch.compiler.disable
+    def _prepare(
+        self, labeled: Tensor, unlabeled: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        if not self.training:
+            raise RuntimeError("the ladder's loss needs batch statistics: call train() before it")
+        labeled, unlabeled = self._pixels(labeled), self._pixels(unlabeled)
+        return labeled, unlabeled, self.draw_noise(len(unlabeled) + len(labeled), generator=generator)
+
+    def draw_noise(self, rows: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        """All noise of an iteration, one (rows, size) block a layer, the unlabeled rows before the labeled ones."""
+        blocks = [rows * size for size in self.sizes]
+        noise = torch.empty(sum(blocks), device=self.classifier.weight.device, dtype=self.classifier.weight.dtype)
+        noise.normal_(0.0, self.noise, generator=generator)
+        return tuple(block.view(rows, -1) for block in noise.split(blocks))
+
+    def costs_given_noise(self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, noise: Sequence[Tensor]) -> Costs:
+        """The objective as a function of flat batches and noise. The two noisy passes share their matrix products."""
+        clean = self._clean_pass(unlabeled)
+        passes = [len(unlabeled), len(labeled)]
+        h = torch.cat([unlabeled, labeled]) + noise[0]
+        noisy_z = [h.split(passes)[0]]
+        for layer, layer_noise in zip(self.encoder, noise[1:], strict=True):
+            z = layer.noisy(h, passes, layer_noise)
+            noisy_z.append(z.split(passes)[0])
+            h = layer.activate(z)
+        scores = normalise_each(self.output_normalisation, self.classifier(h), passes)
+        unlabeled_scores, labeled_scores = scores.split(passes)
+        denoising = self._denoising(unlabeled, clean, noisy_z, functional.softmax(unlabeled_scores, dim=1))
+        return Costs(functional.cross_entropy(labeled_scores, labels), denoising)
+
+    @torch.no_grad()
+    def _clean_pass(self, h: Tensor) -> list[CleanLayer]:
+        """The targets of denoising, from the bottom up."""
+        clean: list[CleanLayer] = []
+        for layer in self.encoder:
+            clean.append(layer.clean(h))
+            h = layer.activate(clean[-1].z)
+        return clean
+
+    def _denoising(self, pixels: Tensor, clean: list[CleanLayer], noisy_z: list[Tensor], above: Tensor) -> Tensor:
+        """Run the decoder from the top and compare each z_hat with its clean z."""
+        costs: list[Tensor] = []
+        for layer, z, target in zip(self.decoder, reversed(noisy_z), (*reversed(clean), None), strict=True):
+            above = layer(z, above)
+            if target is None:
+                costs.append(functional.mse_loss(above, pixels))
+            else:
+                factor = target.inverse_std if self.denoising == "rasmus" else target.inverse_std.reciprocal()
+                costs.append(functional.mse_loss((above - target.mean) * factor, target.z))
+        return torch.stack(
+            [weight * cost for weight, cost in zip(self.denoising_weights, reversed(costs), strict=True)]
+        )
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        if flat.shape[1] != self.sizes[0]:
+            raise ValueError(
+                f"ladder: built for {self.sizes[0]} pixels an image, got a batch of shape {tuple(x.shape)}"
+            )
+        return flat
