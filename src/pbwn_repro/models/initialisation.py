@@ -1,0 +1,70 @@
+"""How a network's weights start: named choices, and the one function that applies them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pbwn_repro.models.checks import one_of
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """An initialisation of convolutions, linear layers and batch normalisation, each choice a word.
+
+    Args:
+        convolution: 'he-fan-out' is normal with standard deviation sqrt(2 / (kernel area * output channels)) and zero
+            bias (He et al. 2015); 'uniform-fan-in' is uniform within +-1/sqrt(fan_in), bias too (LeCun et al. 1998,
+            the default of Torch7 and of torch).
+        linear_bias: 'zero' or 'uniform-fan-in'. Linear weights are 'uniform-fan-in' in every network of the paper.
+        bn_scale: 'one', or Torch7's default 'uniform' within (0, 1). The shift of BN starts at zero.
+    """
+
+    convolution: Literal["he-fan-out", "uniform-fan-in"] = "he-fan-out"
+    linear_bias: Literal["zero", "uniform-fan-in"] = "zero"
+    bn_scale: Literal["one", "uniform"] = "one"
+
+    def __post_init__(self) -> None:
+        one_of("Scheme", "convolution", self.convolution, ("he-fan-out", "uniform-fan-in"))
+        one_of("Scheme", "linear_bias", self.linear_bias, ("zero", "uniform-fan-in"))
+        one_of("Scheme", "bn_scale", self.bn_scale, ("one", "uniform"))
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator | None = None) -> None:
+    """Start every convolution, linear layer and BN of `model` anew by `scheme`, in the order of `model.modules()`.
+
+    BN's running statistics and parameters of other modules are left as they are. Random numbers come from
+    `generator`, or from torch's default one.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            if scheme.convolution == "he-fan-out":
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+            else:
+                _uniform_fan_in(module.weight, module.weight, generator)
+            if module.bias is not None:
+                _start_bias(module, "zero" if scheme.convolution == "he-fan-out" else "uniform-fan-in", generator)
+        elif isinstance(module, nn.Linear):
+            _uniform_fan_in(module.weight, module.weight, generator)
+            _start_bias(module, scheme.linear_bias, generator)
+        elif isinstance(module, _BatchNorm) and module.affine:
+            if scheme.bn_scale == "one":
+                module.weight.fill_(1.0)
+            else:
+                module.weight.uniform_(0.0, 1.0, generator=generator)
+            module.bias.zero_()
+
+
+def _start_bias(module: nn.Conv2d | nn.Linear, start: str, generator: torch.Generator | None) -> None:
+    if start == "zero":
+        module.bias.zero_()
+    else:
+        _uniform_fan_in(module.bias, module.weight, generator)
+
+
+def _uniform_fan_in(target: torch.Tensor, weight: torch.Tensor, generator: torch.Generator | None) -> None:
+    bound = weight[0].numel() ** -0.5
+    target.uniform_(-bound, bound, generator=generator)

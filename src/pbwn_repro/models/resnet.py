@@ -1,0 +1,68 @@
+"""The residual networks for CIFAR (tables 3 and 4)."""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pbwn_repro.models.checks import blocks_per_stage, positive
+
+
+class PaddedShortcut(nn.Module):
+    """Option A of He et al.: every second pixel, and zeros for the channels that are new. No parameters."""
+
+    def __init__(self, new_channels: int) -> None:
+        super().__init__()
+        self.new_channels = new_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.new_channels))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with BN and a shortcut around them; ReLU behind the sum."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, convolution_bias: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=convolution_bias)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=convolution_bias)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = nn.Identity() if stride == 1 else PaddedShortcut(out_channels - in_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return functional.relu(residual + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """The CIFAR ResNet of depth 6n+2 with 16, 32 and 64 channels and option-A shortcuts (tables 3 and 4).
+
+    `convolution_bias` is for the authors' PBWN variants, whose convolutions kept their biases.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        *,
+        num_classes: int = 10,
+        in_channels: int = 3,
+        image_size: int = 32,
+        convolution_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        positive(f"resnet-{depth}", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
+        num_blocks = blocks_per_stage("resnet", depth, offset=2)
+        self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=convolution_bias)
+        self.bn = nn.BatchNorm2d(16)
+        blocks: list[nn.Module] = []
+        channels = 16
+        for out_channels in (16, 32, 64):
+            for _ in range(num_blocks):
+                stride = 1 if out_channels == channels else 2
+                blocks.append(BasicBlock(channels, out_channels, stride=stride, convolution_bias=convolution_bias))
+                channels = out_channels
+        self.blocks = nn.Sequential(*blocks)
+        self.classifier = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.blocks(functional.relu(self.bn(self.conv(x))))
+        return self.classifier(features.mean((2, 3)))
