@@ -1,0 +1,24 @@
+"""The door of the command `pbwn`; it opens without the extra `repro` too, to say how to get it."""
+
+from __future__ import annotations
+
+import sys
+
+INSTALL_LINE = "pip install 'pbwn[repro]'"
+
+
+def main() -> None:
+    """Run the command line, or print the install line and exit with code 2."""
+    try:
+        from pbwn_repro.cli import run
+
+        run()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("pbwn", "pbwn_repro"):
+            raise
+        print(f"pbwn: the package {error.name!r} is not installed; {INSTALL_LINE}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The command `pbwn`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from pbwn_repro.commands import data
+
+app = typer.Typer(
+    name="pbwn",
+    help="Projection Based Weight Normalization: every table and figure of the paper.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+
+
+@app.callback()
+def pbwn() -> None:
+    """Projection Based Weight Normalization: every table and figure of the paper."""
+
+
+def run() -> None:
+    """Run the command line; what a user can mend is one message and exit code 1, not a traceback."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        print(f"pbwn: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,72 @@
+"""`pbwn data`: which sets there are, fetch one, check one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(help="Data sets: list them, fetch one, check one.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A set that `pbwn data list` shows.")]
+DataDir = Annotated[
+    Optional[Path],  # noqa: UP045 (typer reads annotations at run time, on Python 3.10 too)
+    typer.Option(metavar="FOLDER", help="A folder with files that you already have; nothing is downloaded then."),
+]
+CacheDir = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="FOLDER", envvar="PBWN_CACHE", help="Where downloads and decoded sets are kept."),
+]
+Splits = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--split", metavar="SPLIT", help="Only this split (train, test, extra); may be repeated."),
+]
+
+
+@app.command("list")
+def list_sets(cache_dir: CacheDir = None) -> None:
+    """Show all sets: what is here, where from, how large, verified or not."""
+    from pbwn_repro.data.inventory import inventory
+    from pbwn_repro.data.store import default_root
+
+    table = Table("set", "pictures", "state", "from", "size here", box=None, pad_edge=False)
+    table.columns[-1].justify = "right"
+    for entry in inventory(cache_dir):
+        size = f"{entry.bytes_here / 1e6:,.1f} MB" if entry.bytes_here else ""
+        table.add_row(entry.name, entry.pictures, entry.state, entry.origin, size)
+    console = Console()
+    console.print(table)
+    console.print(f"\nCache: {cache_dir or default_root()}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def get(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None, split: Splits = None) -> None:
+    """Fetch a set, verify it, and decode it into the cache."""
+    from pbwn_repro.data import load
+    from pbwn_repro.data.progress import Terminal
+
+    progress = Terminal(Console(stderr=True))
+    dataset = load(
+        name, data_dir=data_dir, cache_dir=cache_dir, splits=split or None, damaged="replace", progress=progress
+    )
+    parts = ", ".join(f"{len(pictures):,} {part}" for part, pictures in dataset.splits.items())
+    typer.echo(f"{dataset.name}: {parts}; {len(dataset.classes)} classes; from {dataset.origin}; verified")
+    typer.echo(f"sha256 {dataset.digest}")
+
+
+@app.command()
+def check(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None) -> None:
+    """Compare every checksum of a set that is here, or decode every picture; exit 1 if anything is wrong."""
+    from pbwn_repro.data.checking import check as look_at
+
+    wrong = 0
+    for finding in look_at(name, data_dir=data_dir, cache_dir=cache_dir):
+        typer.echo(f"{'right' if finding.right else 'WRONG'}  {finding.thing}: {finding.detail}")
+        wrong += not finding.right
+    if wrong:
+        typer.echo(f"{name}: {wrong} of the above are wrong", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{name}: all right")

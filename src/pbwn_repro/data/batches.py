@@ -1,0 +1,142 @@
+"""A stateless batcher: the batch of (seed, epoch, step, rank) is a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from pbwn_repro.data.augmentations import Augmentation
+from pbwn_repro.data.errors import DataError
+from pbwn_repro.data.randomness import generator
+from pbwn_repro.data.splits import Split
+
+
+class Batch(NamedTuple):
+    """Pictures ready for the network, their classes, and their indices in the split."""
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """The batches of a split; all ranks of a step together see what one process would.
+
+    batch_size: pictures of a step, over all ranks; each rank gets its share of them.
+    order: "shuffled" anew each epoch by the seed, or "fixed" as stored.
+    last: whether to "drop" or "keep" the last, smaller batch; kept, a rank's share of it may be empty.
+    purpose: streams with one seed and different purposes are independent.
+    workers: processes that decode ahead in `epoch`; used where reading a split decodes files.
+    """
+
+    split: Split
+    augmentation: Augmentation
+    _: KW_ONLY
+    batch_size: int
+    seed: int = 1
+    order: Literal["shuffled", "fixed"] = "shuffled"
+    last: Literal["drop", "keep"] = "drop"
+    device: torch.device | str = "cpu"
+    rank: int = 0
+    world_size: int = 1
+    purpose: str = "training"
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what would give no batch or unequal shares."""
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"rank must be in 0..{self.world_size - 1} (world_size {self.world_size}), not {self.rank}"
+            )
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+        if self.last == "drop" and self.batch_size % self.world_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is shared by {self.world_size} ranks: choose a multiple of it"
+            )
+        if len(self) == 0:
+            held = f"a split of {len(self.split)} pictures has no batch of {self.batch_size}"
+            raise ValueError(f"{held}: lower batch_size, or last='keep'")
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch."""
+        full, rest = divmod(len(self.split), self.batch_size)
+        return full + (rest > 0 and self.last == "keep")
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """Return the batch of one step, decoded in this process."""
+        return self._finish(self._read(epoch, step), epoch, step)
+
+    def at(self, iteration: int) -> Batch:
+        """Return the batch of an iteration, counted through all epochs from 0."""
+        return self.batch(*divmod(iteration, len(self)))
+
+    def epoch(self, epoch: int, *, first_step: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch from a step on: the same as `batch` gives, decoded ahead by the workers."""
+        steps = range(first_step, len(self))
+        if not (self.workers and self.split.lazy):
+            yield from (self.batch(epoch, step) for step in steps)
+            return
+        pinned = torch.device(self.device).type == "cuda"
+        reads = DataLoader(
+            _Reads(self, epoch), batch_size=None, sampler=steps, num_workers=self.workers, pin_memory=pinned
+        )
+        for step, read in zip(steps, reads, strict=True):
+            if isinstance(read, DataError):
+                raise read
+            yield self._finish(Batch(*read), epoch, step)
+
+    def _share(self, epoch: int, step: int) -> tuple[Tensor, slice]:
+        """Return the indices of the whole batch, and which of its rows are this rank's."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step must be in 0..{len(self) - 1}, not {step}")
+        if self.order == "fixed":
+            first = step * self.batch_size
+            whole = torch.arange(first, min(first + self.batch_size, len(self.split)))
+        else:
+            order = epoch_order(len(self.split), self.seed, self.purpose, epoch)
+            whole = order[step * self.batch_size : (step + 1) * self.batch_size]
+        bounds = [len(whole) * rank // self.world_size for rank in (self.rank, self.rank + 1)]
+        return whole, slice(*bounds)
+
+    def _read(self, epoch: int, step: int) -> Batch:
+        whole, rows = self._share(epoch, step)
+        crop, drawn = self.augmentation.crop, None
+        if crop is not None:
+            drawn = crop.draw(generator(self.seed, f"{self.purpose}/crop", epoch, step), len(whole))
+        indices = whole[rows]
+        images = self.split.read(indices, crop, None if drawn is None else drawn[rows])
+        return Batch(images, self.split.labels[indices.to(self.split.labels.device)], indices)
+
+    def _finish(self, read: Batch, epoch: int, step: int) -> Batch:
+        whole, rows = self._share(epoch, step)
+        images, labels = (tensor.to(self.device, non_blocking=True) for tensor in read[:2])
+        numbers = generator(self.seed, f"{self.purpose}/transform", epoch, step)
+        images = self.augmentation.apply(images, numbers, count=len(whole), rows=rows)
+        return Batch(images, labels, read.indices)
+
+
+class _Reads(Dataset[Batch | DataError]):
+    """The decoding of each step, for worker processes; an error travels as a value, to keep its message."""
+
+    def __init__(self, batches: Batches, epoch: int) -> None:
+        self.batches, self.epoch = batches, epoch
+
+    def __getitem__(self, step: int) -> Batch | DataError:
+        try:
+            return self.batches._read(self.epoch, step)
+        except DataError as error:
+            return error
+
+
+@lru_cache(maxsize=4)
+def epoch_order(count: int, seed: int, purpose: str, epoch: int) -> Tensor:
+    """Return the order of an epoch; the last few are remembered, since every step of an epoch asks for it."""
+    return torch.randperm(count, generator=generator(seed, f"{purpose}/order", epoch))

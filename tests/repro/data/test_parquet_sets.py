@@ -1,0 +1,162 @@
+"""Hugging Face's layout: local folders of parquet files, and names of the hub."""
+
+import shutil
+
+import pytest
+import torch
+
+from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MissingFileError, load
+
+
+@pytest.mark.parametrize("columns", [("img", "label"), ("image", "label"), ("image", "labels")])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_and_labels_come_out_of_parquet_files(tmp_path, cache, make, columns, channels):
+    folder = make.parquet_folder(tmp_path / "tiny", channels=channels, columns=columns)
+    dataset = load(f"hf:{folder}", cache_dir=cache)
+    assert torch.equal(dataset.train.images, torch.from_numpy(make.pixels(20, channels, 8, 0)))
+    assert dataset.test.labels.tolist() == list(range(10))
+    assert list(dataset.splits) == ["train", "test"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("PNG", "tiny-png"), ("JPEG", "tiny-jpeg")])
+def test_the_name_says_the_encoding_and_never_the_path(tmp_path, cache, make, kind, name):
+    dataset = load(f"hf:{make.parquet_folder(tmp_path / 'tiny', kind)}", cache_dir=cache)
+    moved = load(f"hf:{make.parquet_folder(tmp_path / 'other' / 'tiny', kind)}", cache_dir=cache)
+    assert (dataset.name, dataset.digest) == (moved.name, moved.digest) == (name, dataset.digest)
+
+
+def test_the_second_load_comes_out_of_the_cache_and_changed_files_do_not(tmp_path, cache, make):
+    folder = make.parquet_folder(tmp_path / "tiny")
+    first = load(f"hf:{folder}", cache_dir=cache)
+    written = {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")}
+    assert load(f"hf:{folder}", cache_dir=cache).digest == first.digest
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == written
+    pictures = [make.encoded(array) for array in make.pixels(20, 3, 8, 5)]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, [0] * 20)
+    assert load(f"hf:{folder}", cache_dir=cache).digest != first.digest
+
+
+def test_class_names_come_out_of_the_metadata(tmp_path, cache, make):
+    names = [f"class {number}" for number in range(12)]
+    assert load(f"hf:{make.parquet_folder(tmp_path / 'a', names=names)}", cache_dir=cache).classes == tuple(names)
+    assert load(f"hf:{make.parquet_folder(tmp_path / 'b')}", cache_dir=cache).classes == tuple("0123456789")
+
+
+def test_many_files_of_a_split_are_read_in_order_and_validation_serves_as_test(tmp_path, cache, make):
+    folder = make.parquet_folder(tmp_path / "tiny")
+    shutil.move(folder / "test-00000-of-00001.parquet", folder / "validation-00000-of-00001.parquet")
+    shutil.copy(folder / "validation-00000-of-00001.parquet", folder / "train-00001-of-00002.parquet")
+    dataset = load(f"hf:{folder}", cache_dir=cache)
+    assert (len(dataset.train), len(dataset.test)) == (30, 10)
+    assert torch.equal(dataset.train.images[20:], dataset.test.images)
+
+
+def cut(folder, make):
+    path = folder / "train-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def other_columns(folder, make):
+    make.parquet_folder(folder, columns=("photo", "label"))
+
+
+def no_labels(folder, make):
+    make.parquet_folder(folder, columns=("img", "fine_label"))
+
+
+def broken_picture(folder, make):
+    pictures = [make.encoded(array) for array in make.pixels(20, 3, 8)]
+    pictures[7] = pictures[7][:60]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, range(20))
+
+
+def missing_picture(folder, make):
+    pictures = [make.encoded(make.pixels(1, 3, 8)[0]), None]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, range(2))
+
+
+def missing_label(folder, make):
+    pictures = [make.encoded(array) for array in make.pixels(2, 3, 8)]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, [3, None])
+
+
+def two_sizes(folder, make):
+    pictures = [make.encoded(make.pixels(1, 3, size)[0]) for size in (8, 9)]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, range(2))
+
+
+def no_test(folder, make):
+    (folder / "test-00000-of-00001.parquet").unlink()
+
+
+def two_configurations(folder, make):
+    make.parquet_folder(folder / "other")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "train-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not read"),
+        (other_columns, "train-00000-of-00001.parquet: expected a column img or image, found columns photo, label"),
+        (no_labels, "expected a column label or labels, found columns img, fine_label"),
+        (broken_picture, r"parquet, row 7 \(7.png\): expected an encoded picture, found"),
+        (missing_picture, r"row 1 \(1.png\): expected an encoded picture, found no bytes"),
+        (missing_label, r"row 1 \(1.png\): expected a whole number as label, found None"),
+        (two_sizes, r"row 1 \(1.png\): expected 8x8 pixels like the first picture, found 9x9"),
+        (no_test, "expected parquet files train-.*.parquet and test-.*, found train-00000-of-00001.parquet"),
+        (two_configurations, "expected the parquet files of one configuration, found files in ., other"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bad_file_is_named_and_leaves_nothing_in_the_cache(tmp_path, cache, make, damage, message):
+    folder = make.parquet_folder(tmp_path / "tiny")
+    damage(folder, make)
+    with pytest.raises(DataError, match=message):
+        load(f"hf:{folder}", cache_dir=cache)
+    assert not [path for path in cache.rglob("*") if path.is_file() and path.name != "lock"]
+
+
+def test_labels_beyond_the_class_names_are_an_error(tmp_path, cache, make):
+    folder = make.parquet_folder(tmp_path / "tiny", names=["a", "b"])
+    with pytest.raises(DataError, match="labels of tiny-png, split train: expected 0..1, found 0..9"):
+        load(f"hf:{folder}", cache_dir=cache)
+    assert not list(cache.rglob("*.npy"))
+
+
+def test_a_path_that_is_not_there_is_not_taken_for_a_name(tmp_path):
+    with pytest.raises(MissingFileError, match="expected a folder of parquet files, found no such folder"):
+        load(f"hf:{tmp_path}/nowhere")
+
+
+def test_a_name_of_the_hub_is_downloaded_and_keeps_its_short_name(tmp_path, cache, make, monkeypatch):
+    folder, asked = make.parquet_folder(tmp_path / "0123abc"), []
+
+    def snapshot_download(name, **options):
+        asked.append((name, options))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert load("hf:somebody/tiny", cache_dir=cache).name == "tiny-png"
+    assert asked == [("somebody/tiny", {"repo_type": "dataset", "allow_patterns": "*.parquet"})]
+
+
+def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
+    def snapshot_download(name, **options):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    with pytest.raises(DownloadError, match="hf:somebody/tiny: expected a local folder or a data set.*no route"):
+        load("hf:somebody/tiny")
+
+
+def test_without_the_extra_the_install_line_is_told(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"expected the package pyarrow, found none. pip install 'pbwn\[hf\]'"):
+        load("hf:somebody/tiny")
+
+
+def test_a_truncated_first_picture_is_named_before_anything_is_decoded(tmp_path, cache, make):
+    folder = make.parquet_folder(tmp_path / "tiny")
+    make.write_parquet(folder / "train-00000-of-00001.parquet", [b"no picture"], [0])
+    with pytest.raises(DamagedFileError, match="row 0"):
+        load(f"hf:{folder}", cache_dir=cache)
