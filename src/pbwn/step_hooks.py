@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -30,9 +31,11 @@ class StepHooks:
         self._exact = exact
         self._outermost: FrameType | None = None
         self._depth = 0
+        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
+        self._hooks = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
         self._handles: list[RemovableHandle] = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_pre_hook(self._hooks[0]),
+            optimizer.register_step_post_hook(self._hooks[1]),
         ]
 
     @property
@@ -46,8 +49,8 @@ class StepHooks:
         optimizer = self.optimizer
         return (
             optimizer is not None
-            and self._before in optimizer._optimizer_step_pre_hooks.values()
-            and self._after in optimizer._optimizer_step_post_hooks.values()
+            and self._hooks[0] in optimizer._optimizer_step_pre_hooks.values()
+            and self._hooks[1] in optimizer._optimizer_step_post_hooks.values()
         )
 
     def remove(self) -> None:
@@ -58,7 +61,7 @@ class StepHooks:
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A step that raised has left its frame here; it is no longer on the stack.
         if self._outermost is None or not _is_running(self._outermost):
-            self._outermost, self._depth = sys._getframe(1), 0
+            self._outermost, self._depth = _calling_step(), 0
         self._depth += 1
         if self._on_gradient is None:
             return None
@@ -76,7 +79,7 @@ class StepHooks:
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth -= 1
-        if self._depth > 0 and sys._getframe(1) is not self._outermost:
+        if self._depth > 0 and _calling_step() is not self._outermost:
             return
         self._outermost, self._depth = None, 0
         if not self._was_skipped(optimizer):
@@ -100,6 +103,14 @@ class _Closure:
         loss = self._closure()
         self._on_gradient()
         return loss
+
+
+def _calling_step() -> FrameType | None:
+    """The call of an optimizer's step that has called the hook."""
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller.f_globals.get("__name__") != Optimizer.__module__:
+        caller = caller.f_back
+    return caller
 
 
 def _is_running(frame: FrameType) -> bool:

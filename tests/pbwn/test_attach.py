@@ -1,0 +1,602 @@
+"""Algorithm 1 on real optimizers: when weights are projected, and what may happen around a step."""
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import pbwn
+from pbwn.projection import tangent_
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def make(optimizer=torch.optim.SGD, **options):
+    model = make_model()
+    return model, optimizer(model.parameters(), lr=0.1, **options)
+
+
+def backward(model, scale=1.0):
+    (scale * model(torch.randn(4, 6)).square().mean()).backward()
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+
+
+@torch.no_grad()
+def deviation(model):
+    return max(float((layer.weight.norm(dim=1) - 1).abs().max()) for layer in (model[0], model[2]))
+
+
+def on_sphere(model):
+    return deviation(model) < 2e-6
+
+
+# When
+
+
+def test_attaching_projects_once_and_every_step_projects_again():
+    model, optimizer = make()
+    assert not on_sphere(model)
+    pbwn.attach(model, optimizer)
+    assert on_sphere(model)
+    for _ in range(3):
+        step(model, optimizer)
+        assert on_sphere(model)
+
+
+def test_without_initial_projection_the_first_step_is_of_the_weights_as_they_were():
+    model, optimizer = make()
+    start = model[0].weight.detach().clone()
+    projection = pbwn.attach(model, optimizer, initial=False)
+    assert torch.equal(model[0].weight, start)
+    assert projection.check().ok
+    assert projection.check().largest_deviation > 0.01
+    step(model, optimizer)
+    assert on_sphere(model)
+
+
+def test_an_interval_projects_after_every_so_many_steps():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, every=3)
+    found = []
+    for _ in range(7):
+        step(model, optimizer)
+        found.append(on_sphere(model))
+        certificate = projection.check()
+        assert certificate.ok
+        assert certificate.between_projections is not found[-1]
+        assert (certificate.largest_deviation < 2e-6) is found[-1]
+    assert found == [False, False, True, False, False, True, False]
+
+
+def test_by_hand_nothing_is_projected_until_asked():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, every=None)
+    step(model, optimizer)
+    assert not on_sphere(model)
+    assert projection.check().between_projections
+    projection.project()
+    assert on_sphere(model)
+    assert not projection.check().between_projections
+
+
+def test_micro_batches_do_not_count():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, every=2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for _ in range(4):
+            backward(model, 0.25)
+        optimizer.step()
+    assert projection.state_dict()["steps"] == [3]
+    assert not on_sphere(model)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_skipped_amp_step_does_not_count(fused, every):
+    model, optimizer = make(fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    projection = pbwn.attach(model, optimizer, every=every)
+    for broken in (False, True, False):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 6)).square().mean()).backward()
+        if broken:
+            model[0].weight.grad[0, 0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+    assert projection.state_dict()["steps"] == [2]
+    assert on_sphere(model)
+    assert projection.check().ok
+
+
+class Nested(torch.optim.SGD):
+    """An optimizer that extends its parent's step, as many do."""
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.mul_(1.5)
+        return loss
+
+
+def test_a_step_inside_a_step_counts_once_and_projects_last():
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)  # from here on the parent's own step carries hooks too
+    model, optimizer = make(Nested)
+    projection = pbwn.attach(model, optimizer, every=2)
+    step(model, optimizer)
+    assert projection.state_dict()["steps"] == [1]
+    step(model, optimizer)
+    assert projection.state_dict()["steps"] == [2]
+    assert on_sphere(model)
+
+
+class Fragile(Nested):
+    fail = ""
+
+    def step(self, closure=None):
+        if self.fail == "outside":
+            raise RuntimeError("out of memory")
+        if self.fail == "caught":
+            try:
+                return super().step(lambda: 1 / 0)
+            except ZeroDivisionError:
+                pass
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("gradient", ["ordinary", "riemannian"])
+def test_an_exception_inside_a_step_leaves_nothing_stuck(gradient):
+    torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    model, optimizer = make(Fragile)
+    projection = pbwn.attach(model, optimizer, gradient=gradient)
+
+    def broken_closure():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(broken_closure)
+    Fragile.fail = "outside"
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step()
+    assert projection.state_dict()["steps"] == [0]
+    for Fragile.fail in ("", "caught", ""):
+        step(model, optimizer)
+        assert on_sphere(model)
+    assert projection.state_dict()["steps"] == [3]
+
+
+def test_a_compiled_step_projects_like_any_other():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, every=2, gradient="riemannian")
+    compiled = torch.compile(optimizer.step, backend="eager")
+    found = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        backward(model)
+        compiled()
+        found.append(on_sphere(model))
+    assert found == [False, True, False, True]
+    assert projection.state_dict()["steps"] == [4]
+
+
+# Gradient
+
+
+def test_the_riemannian_gradient_is_formed_before_the_optimizer_sees_it():
+    model, optimizer = make(momentum=0.9, weight_decay=0.01)
+    twin = copy.deepcopy(model)
+    twin_optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    pbwn.attach(model, optimizer, gradient="riemannian", initial=False, every=2)
+    for count in (1, 2, 3):
+        torch.manual_seed(count)
+        step(model, optimizer)
+        torch.manual_seed(count)
+        twin_optimizer.zero_grad()
+        backward(twin)
+        for layer in (twin[0], twin[2]):
+            tangent_(layer.weight.grad, layer.weight, pbwn.Axes((0,)))
+        twin_optimizer.step()
+        if count == 2:
+            pbwn.project_(twin)
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("gradient", ["ordinary", "riemannian"])
+@pytest.mark.parametrize("as_keyword", [False, True])
+def test_one_step_with_a_closure_equals_one_without(gradient, as_keyword):
+    ends = []
+    for closure in (False, True):
+        torch.manual_seed(0)
+        model, optimizer = make()
+        pbwn.attach(model, optimizer, gradient=gradient)
+        x = torch.randn(4, 6)
+
+        def evaluate(model=model, optimizer=optimizer, x=x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        if not closure:
+            evaluate()
+            optimizer.step()
+        elif as_keyword:
+            assert optimizer.step(closure=evaluate) > 0
+        else:
+            assert optimizer.step(evaluate) > 0
+        ends.append(model.state_dict())
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_lbfgs_sees_a_tangent_gradient_at_each_evaluation():
+    model = make_model()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    pbwn.attach(model, optimizer, gradient="riemannian")
+    x, seen = torch.randn(16, 6), []  # the weights at each evaluation
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        seen.append(model[0].weight.detach().clone())
+        assert float((model[0].weight.grad * seen[-1]).sum(1).abs().max()) > 1e-4
+        return loss
+
+    optimizer.step(closure)
+    assert len(seen) > 2
+    assert float((model[0].weight.grad * seen[-1]).sum(1).abs().max()) < 1e-7
+    assert on_sphere(model)
+
+
+def test_sparse_gradients_of_an_embedding_are_made_tangent_too():
+    model = nn.Sequential(nn.Embedding(6, 4, sparse=True), nn.Linear(4, 2))
+    optimizer = torch.optim.SparseAdam(model[0].parameters(), lr=0.1)
+    pbwn.attach(model, optimizer, include=["0"], gradient="riemannian")
+    model(torch.tensor([1, 1, 4])).square().sum().backward()
+    before = model[0].weight.detach().clone()
+    optimizer.step()
+    gradient = model[0].weight.grad.to_dense()
+    assert float((gradient * before).sum(1).abs().max()) < 1e-6
+    assert float(gradient.abs().sum()) > 0
+
+
+# Which optimizer, which weights
+
+
+def test_each_optimizer_drives_its_own_weights():
+    model = make_model()
+    first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    second = torch.optim.Adam([*model[2].parameters(), *model[4].parameters()], lr=0.1)
+    projection = pbwn.attach(model, [first, second], every=2)
+
+    @torch.no_grad()
+    def deviations():
+        return [float((layer.weight.norm(dim=1) - 1).abs().max()) < 2e-6 for layer in (model[0], model[2])]
+
+    backward(model)
+    first.step()
+    assert deviations() == [False, True]
+    first.step()
+    second.step()
+    assert deviations() == [True, False]
+    assert projection.state_dict()["steps"] == [2, 1]
+    projection.project()
+    assert deviations() == [True, True]
+
+
+def test_only_weights_of_the_given_optimizer_are_touched():
+    model = make_model()
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    untouched = model[0].weight.detach().clone()
+    projection = pbwn.attach(model, optimizer)
+    assert torch.equal(model[0].weight, untouched)
+    assert "not in the given optimizers" in str(projection)
+
+
+def test_attaching_twice_to_one_weight_is_an_error_until_the_first_is_detached():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    other = torch.optim.Adam(model.parameters())
+    for one in (optimizer, other):
+        with pytest.raises(ValueError, match=r"weight '0\.weight' has a projection attached already.*detach\(\)"):
+            pbwn.attach(model, one)
+    projection.detach()
+    assert not projection.check().hooks_in_place
+    pbwn.attach(model, other)
+
+
+def test_a_new_optimizer_can_be_attached_once_the_old_one_is_gone():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    del optimizer
+    gc.collect()
+    assert not projection.check().hooks_in_place
+    pbwn.attach(model, torch.optim.Adam(model.parameters()))
+
+
+def test_a_detached_projection_no_longer_projects():
+    model, optimizer = make()
+    pbwn.attach(model, optimizer).detach()
+    step(model, optimizer)
+    assert not on_sphere(model)
+
+
+def test_selecting_nothing_is_an_error_that_shows_why():
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    with pytest.raises(ValueError, match="nothing to constrain(.|\n)*normalisation layer"):
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+class Wrapper:
+    """An optimizer wrapper without hooks of its own, such as accelerate's."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+
+def test_a_wrapper_without_hooks_is_unwrapped():
+    model, optimizer = make()
+    pbwn.attach(model, Wrapper(optimizer))
+    step(model, optimizer)
+    assert on_sphere(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"every": 0}, ValueError, "every is a number of steps from 1 up, or None"),
+        ({"every": 2.5}, ValueError, "found 2.5"),
+        ({"every": True}, ValueError, "found True"),
+        ({"gradient": "natural"}, ValueError, '"ordinary" or "riemannian"; found \'natural\''),
+        ({"gradient": "riemannian", "constraint": pbwn.MaxNorm(1.0)}, ValueError, "MaxNorm is a ball"),
+        ({"constraint": 1.0}, TypeError, r"pbwn\.UnitNorm"),
+        ({"backend": "fortran"}, ValueError, "found 'fortran'"),
+        ({"state": {"steps": [1]}}, ValueError, "not the state of a projection"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_and_leave_no_hooks(options, error, words):
+    model, optimizer = make()
+    with pytest.raises(error, match=words):
+        pbwn.attach(model, optimizer, **options)
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_something_that_is_no_optimizer_is_refused():
+    model, _ = make()
+    with pytest.raises(ValueError, match="empty list"):
+        pbwn.attach(model, [])
+    with pytest.raises(TypeError, match="int has no step hooks"):
+        pbwn.attach(model, [3])
+
+
+# Constraints
+
+
+def test_initial_radii_keep_each_neurons_own_norm():
+    model, optimizer = make()
+    norms = model[0].weight.detach().norm(dim=1)
+    before = model[0].weight.detach().clone()
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius="initial"))
+    assert torch.equal(model[0].weight, before)
+    for _ in range(5):
+        step(model, optimizer)
+    torch.testing.assert_close(model[0].weight.norm(dim=1), norms)
+    assert not torch.allclose(model[0].weight, before)
+    assert projection.check().ok
+
+
+def test_a_neuron_that_starts_at_zero_stays_free_with_initial_radii():
+    model, optimizer = make()
+    with torch.no_grad():
+        model[0].weight[2] = 0
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius="initial"))
+    assert projection.check().ok
+    assert projection.check().dead == {"0.weight": (2,)}
+    with torch.no_grad():
+        model[0].bias.fill_(1.0)
+    for _ in range(3):
+        step(model, optimizer)
+    assert float(model[0].weight[2].detach().norm()) > 0
+    assert projection.check().ok
+
+
+def test_max_norm_bounds_every_neuron():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.MaxNorm(0.4))
+    for _ in range(3):
+        step(model, optimizer)
+    assert all(float(layer.weight.detach().norm(dim=1).max()) <= 0.4 + 1e-6 for layer in (model[0], model[2]))
+    assert projection.check().ok
+
+
+# What happens to weights
+
+
+def test_a_tied_weight_is_projected_once():
+    model = make_model()
+    model[2].weight = nn.Parameter(torch.randn(8, 8))
+    model.insert(3, nn.Linear(8, 8))
+    model[3].weight = model[2].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    assert [weight.name for weight in projection.selection.constrained] == ["0.weight", "2.weight"]
+    step(model, optimizer)
+    torch.testing.assert_close(model[3].weight.norm(dim=1), torch.ones(8))
+
+
+def test_names_storage_strides_and_dtype_stay():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).to(memory_format=torch.channels_last)
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weight = model[0].weight
+    pointer = weight.data_ptr()
+    pbwn.attach(model, optimizer)
+    model(torch.randn(2, 3, 4, 4)).sum().backward()
+    optimizer.step()
+    assert model[0].weight is weight
+    assert weight.data_ptr() == pointer
+    assert weight.stride() == plain[0].weight.stride()
+    assert list(model.state_dict()) == list(plain.state_dict())
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(weight.flatten(1).norm(dim=1), torch.ones(4))
+
+
+def replace_by_assignment(model):
+    model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()}, assign=True)
+
+
+def replace_dtype(model):
+    model.double()
+
+
+def replace_layout(model):
+    for layer in (model[0], model[2]):
+        layer.weight.data = layer.weight.data.t().contiguous().t() * 3
+
+
+def replace_parameter(model):
+    model[0].weight = nn.Parameter(torch.randn(8, 6))
+
+
+@pytest.mark.parametrize("replace", [replace_by_assignment, replace_dtype, replace_layout, replace_parameter])
+def test_weights_that_are_replaced_after_attach_are_found_again(replace):
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    step(model, optimizer)
+    replace(model)
+    projection.project()
+    assert deviation(model) < 2e-6
+    assert projection.check().ok
+
+
+def test_a_weight_that_is_parametrized_after_attach_is_named_in_an_error():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    nn.utils.parametrizations.weight_norm(model[0])
+    with pytest.raises(RuntimeError, match=r"weight '0\.weight' is gone"):
+        projection.project()
+
+
+def test_projecting_inside_a_forward_pass_is_still_noticed_by_autograd():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    loss = model(torch.randn(4, 6)).square().mean()
+    projection.project()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_precisions_train_on_the_sphere(dtype):
+    model, _ = make()
+    model.to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 6, dtype=dtype)).square().mean().backward()
+        optimizer.step()
+    assert model[0].weight.dtype == dtype
+    assert projection.check().ok
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "fused", "capturable"])
+def test_every_implementation_of_an_optimizer_is_followed(implementation):
+    model = make_model()
+    if implementation == "capturable":
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), foreach=False)
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, **{implementation: True})
+    pbwn.attach(model, optimizer)
+    for _ in range(3):
+        step(model, optimizer)
+    assert on_sphere(model)
+
+
+# Copies
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda parts: pickle.loads(pickle.dumps(parts))])
+def test_hooks_lost_on_a_copy_are_reported_and_put_back(duplicate):
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, every=2)
+    step(model, optimizer)
+    model2, optimizer2, projection2 = duplicate((model, optimizer, projection))
+    certificate = projection2.check()
+    assert not certificate.ok
+    assert "rebind(optimizer)" in str(certificate)
+    projection2.rebind(optimizer2)
+    assert projection2.check().ok
+    for one, its in ((model, optimizer), (model2, optimizer2)):
+        torch.manual_seed(5)
+        step(one, its)
+        assert on_sphere(one)
+    torch.testing.assert_close(model.state_dict(), model2.state_dict(), rtol=0, atol=0)
+    assert projection.check().ok
+
+
+def test_a_copied_optimizer_is_rebound_to_the_same_model():
+    model, optimizer = make(momentum=0.9)
+    projection = pbwn.attach(model, optimizer)
+    fresh = torch.optim.SGD(model.parameters(), lr=0.01)
+    projection.rebind(fresh)
+    step(model, fresh)
+    assert on_sphere(model)
+    step(model, optimizer)
+    assert not on_sphere(model)
+
+
+def test_rebinding_refuses_an_optimizer_of_other_weights():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    with pytest.raises(ValueError, match=r"does not hold the model's weight '0\.weight'"):
+        projection.rebind(copy.deepcopy(optimizer))
+    with pytest.raises(ValueError, match="attached to 1 optimizers; found 2"):
+        projection.rebind([optimizer, torch.optim.SGD(model.parameters(), lr=0.1)])
+    assert projection.check().hooks_in_place
+
+
+def test_an_average_of_the_weights_is_projected_like_the_model():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(2.0))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(3):
+        step(model, optimizer)
+        average.update_parameters(model)
+    average.requires_grad_(False)
+    head = average.module[4].weight.clone()
+    projection.project(average)
+    torch.testing.assert_close(average.module[0].weight.norm(dim=1), torch.full((8,), 2.0))
+    assert torch.equal(average.module[4].weight, head)
+    with pytest.raises(ValueError, match=r"no copy of the model: it has no weight '0\.weight'"):
+        projection.project(nn.Linear(3, 3))
+
+
+def test_projecting_a_model_once_takes_frozen_weights_too():
+    model = make_model().requires_grad_(False)
+    selection = pbwn.project_(model)
+    assert [weight.name for weight in selection.constrained] == ["0.weight", "2.weight"]
+    assert on_sphere(model)
+    with pytest.raises(ValueError, match="would change nothing"):
+        pbwn.project_(model, constraint=pbwn.UnitNorm(radius="initial"))
+
+
+def test_what_is_printed_says_what_happens():
+    model, optimizer = make()
+    printed = str(pbwn.attach(model, optimizer, every=20, gradient="riemannian"))
+    assert printed.startswith("UnitNorm(radius=1.0), projected after every 20 steps, riemannian gradient, backend torch")
+    assert "0.weight" in printed
+    assert "output layer: '4'" in printed

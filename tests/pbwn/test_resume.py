@@ -1,0 +1,156 @@
+"""Every optimizer of torch.optim trains on the sphere, and a resumed run equals an uninterrupted one bit for bit."""
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import pbwn
+
+OPTIMIZERS = [
+    optimizer
+    for optimizer in vars(torch.optim).values()
+    if isinstance(optimizer, type)
+    and issubclass(optimizer, torch.optim.Optimizer)
+    and optimizer is not torch.optim.Optimizer
+]
+EVERY = 3
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 6, sparse=True)
+        self.hidden = nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False))
+        self.head = nn.Linear(8, 3, bias=False)
+
+    def forward(self, tokens):
+        return self.head(torch.relu(self.hidden(self.embedding(tokens))))
+
+
+class Run:
+    """A model, an optimizer and a projection, with data that depend on the step alone."""
+
+    def __init__(self, optimizer, **options):
+        torch.manual_seed(1)
+        self.model = Network()
+        sparse = optimizer is torch.optim.SparseAdam
+        trained = self.model.embedding if sparse else nn.ModuleList([self.model.hidden, self.model.head])
+        self.optimizer = optimizer(trained.parameters(), lr=0.02)
+        self.options = {"every": EVERY, "include": ["embedding"] if sparse else [], **options}
+
+    def attach(self, state=None):
+        self.projection = pbwn.attach(self.model, self.optimizer, state=state, **self.options)
+
+    def train(self, steps):
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            tokens = torch.randint(0, 7, (16,), generator=generator)
+            labels = torch.randint(0, 3, (16,), generator=generator)
+
+            def closure(tokens=tokens, labels=labels):
+                self.optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(self.model(tokens), labels)
+                loss.backward()
+                return loss
+
+            if isinstance(self.optimizer, torch.optim.LBFGS):
+                self.optimizer.step(closure)
+            else:
+                closure()
+                self.optimizer.step()
+
+    def save(self):
+        file = io.BytesIO()
+        torch.save([part.state_dict() for part in (self.model, self.optimizer, self.projection)], file)
+        return file
+
+    def load(self, file, attach_first):
+        file.seek(0)
+        model, optimizer, projection = torch.load(file, weights_only=True)
+        if attach_first:
+            self.attach()
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        if attach_first:
+            self.projection.load_state_dict(projection)
+        else:
+            self.attach(state=projection)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.__name__)
+def test_every_optimizer_trains_on_the_sphere(optimizer):
+    run = Run(optimizer, every=1)
+    run.attach()
+    start = [weight.tensor.detach().clone() for weight in run.projection.selection.constrained]
+    run.train(range(4))
+    assert run.projection.check().ok
+    assert not run.projection.check().between_projections
+    for weight, before in zip(run.projection.selection.constrained, start, strict=True):
+        assert not torch.equal(weight.tensor, before)
+
+
+@pytest.mark.parametrize("attach_first", [False, True], ids=["load, then attach", "attach, then load"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.__name__)
+def test_every_optimizer_resumes_bit_exactly_in_the_middle_of_an_interval(optimizer, attach_first):
+    whole = Run(optimizer)
+    whole.attach()
+    whole.train(range(8))
+
+    first = Run(optimizer)
+    first.attach()
+    first.train(range(4))
+    assert first.projection.check().between_projections
+    second = Run(optimizer)
+    second.load(first.save(), attach_first)
+    assert second.projection.check().between_projections
+    second.train(range(4, 8))
+
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(second.model.state_dict()[name], tensor), name
+    assert second.projection.state_dict() == whole.projection.state_dict()
+
+
+@pytest.mark.parametrize("gradient", ["ordinary", "riemannian"])
+@pytest.mark.parametrize("constraint", [pbwn.UnitNorm(), pbwn.UnitNorm(radius="initial")], ids=str)
+@pytest.mark.parametrize("cut", [1, 3])
+def test_every_kind_of_projection_resumes_bit_exactly(constraint, gradient, cut):
+    options = {"constraint": constraint, "gradient": gradient}
+    whole = Run(torch.optim.AdamW, **options)
+    whole.attach()
+    whole.train(range(7))
+    first = Run(torch.optim.AdamW, **options)
+    first.attach()
+    first.train(range(cut))
+    second = Run(torch.optim.AdamW, **options)
+    second.load(first.save(), attach_first=False)
+    second.train(range(cut, 7))
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(second.model.state_dict()[name], tensor), name
+
+
+def test_attaching_a_saved_model_anew_leaves_it_bit_for_bit():
+    run = Run(torch.optim.SGD, every=1)
+    run.attach()
+    run.train(range(3))
+    again = Run(torch.optim.SGD, every=1)
+    again.model.load_state_dict(run.model.state_dict())
+    again.attach()
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 99}, "version 99; this pbwn reads version 1"),
+        ({"steps": [1, 2], "projected": [True, True]}, "of 2 optimizers; this projection has 1"),
+        ({"radii": {"elsewhere.weight": torch.ones(3)}}, r"radii of other weights .*elsewhere\.weight"),
+    ],
+)
+def test_the_state_of_another_run_is_refused(change, words):
+    run = Run(torch.optim.SGD)
+    run.attach()
+    with pytest.raises(ValueError, match=words):
+        run.projection.load_state_dict({**run.projection.state_dict(), **change})
