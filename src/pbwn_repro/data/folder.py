@@ -22,7 +22,7 @@ SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 TEST_FOLDERS = ("val", "test")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FolderSplit:
     """Pictures as files, in the order of their classes and names.
 
@@ -38,6 +38,10 @@ class FolderSplit:
     def __len__(self) -> int:
         """Return the number of pictures."""
         return len(self.paths)
+
+    def __repr__(self) -> str:
+        """Return the number and the folder, not the names."""
+        return f"{type(self).__name__}({len(self)} pictures in {self.folder})"
 
     @cached_property
     def _digest(self) -> str:

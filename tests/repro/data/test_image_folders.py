@@ -25,7 +25,7 @@ def test_imagenet_is_the_folder_given_by_data_dir(folder):
     assert load("imagenet", data_dir=folder).name == "imagenet"
     shutil.copytree(folder, folder.parent / "imagenet")
     assert len(load("imagenet", data_dir=folder.parent).train) == 12
-    with pytest.raises(MissingFileError, match="no --data-dir"):
+    with pytest.raises(MissingFileError, match=r"no --data-dir"):
         load("imagenet")
 
 
@@ -83,7 +83,7 @@ def test_a_picture_that_cannot_be_decoded_is_named(folder, workers):
 
 def test_pictures_of_many_sizes_need_a_crop(folder):
     batches = Batches(load(f"folder:{folder}").train, augmentations.unit_range(), batch_size=12)
-    with pytest.raises(DataError, match="like the others of its batch.*Use an augmentation with a crop"):
+    with pytest.raises(DataError, match=r"like the others of its batch.*Use an augmentation with a crop"):
         batches.batch(0, 0)
 
 

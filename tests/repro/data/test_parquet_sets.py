@@ -118,13 +118,13 @@ def test_a_bad_file_is_named_and_leaves_nothing_in_the_cache(tmp_path, cache, ma
 
 def test_labels_beyond_the_class_names_are_an_error(tmp_path, cache, make):
     folder = make.parquet_folder(tmp_path / "tiny", names=["a", "b"])
-    with pytest.raises(DataError, match="labels of tiny-png, split train: expected 0..1, found 0..9"):
+    with pytest.raises(DataError, match=r"labels of tiny-png, split train: expected 0..1, found 0..9"):
         load(f"hf:{folder}", cache_dir=cache)
     assert not list(cache.rglob("*.npy"))
 
 
 def test_a_path_that_is_not_there_is_not_taken_for_a_name(tmp_path):
-    with pytest.raises(MissingFileError, match="expected a folder of parquet files, found no such folder"):
+    with pytest.raises(MissingFileError, match=r"expected a folder of parquet files, found no such folder"):
         load(f"hf:{tmp_path}/nowhere")
 
 
@@ -145,7 +145,7 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
         raise ConnectionError("no route")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    with pytest.raises(DownloadError, match="hf:somebody/tiny: expected a local folder or a data set.*no route"):
+    with pytest.raises(DownloadError, match=r"hf:somebody/tiny: expected a local folder or a data set.*no route"):
         load("hf:somebody/tiny")
 
 
@@ -158,5 +158,5 @@ def test_without_the_extra_the_install_line_is_told(monkeypatch):
 def test_a_truncated_first_picture_is_named_before_anything_is_decoded(tmp_path, cache, make):
     folder = make.parquet_folder(tmp_path / "tiny")
     make.write_parquet(folder / "train-00000-of-00001.parquet", [b"no picture"], [0])
-    with pytest.raises(DamagedFileError, match="row 0"):
+    with pytest.raises(DamagedFileError, match=r"row 0"):
         load(f"hf:{folder}", cache_dir=cache)

@@ -48,7 +48,7 @@ def test_a_chosen_split_needs_only_its_own_files(published, cache, make):
     known = make.svhn_set(published)
     (published / "extra_32x32.mat").unlink()
     assert set(load(known, cache, published, splits=("train", "test")).splits) == {"train", "test"}
-    with pytest.raises(UnknownSetError, match="split 'valid'.*expected train or test or extra"):
+    with pytest.raises(UnknownSetError, match=r"split 'valid'.*expected train or test or extra"):
         load(known, cache, published, splits=("valid",))
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_unpacked_file_is_told_by_its_sha256(published, cache, make):
     unpacked.write_bytes(gzip.decompress(path.read_bytes()))
     path.unlink()
     alter(unpacked)
-    with pytest.raises(DamagedFileError, match=f"expected content with sha256 {file.unpacked_sha256}"):
+    with pytest.raises(DamagedFileError, match=rf"expected content with sha256 {file.unpacked_sha256}"):
         load(known, cache, published)
 
 
@@ -116,7 +116,7 @@ def test_swapped_files_are_an_error(published, cache, make):
     shutil.move(train, published / "aside")
     shutil.move(test, train)
     shutil.move(published / "aside", test)
-    with pytest.raises(DamagedFileError, match="train-images"):
+    with pytest.raises(DamagedFileError, match=r"train-images"):
         load(known, cache, published)
 
 
@@ -124,7 +124,7 @@ def test_a_file_of_another_set_is_recognised(published, make, monkeypatch):
     known = make.idx_set(published)
     monkeypatch.setattr("pbwn_repro.data.verification.KNOWN_SETS", {known.name: known})
     images, labels = known.splits["train"].files
-    with pytest.raises(DamagedFileError, match=f"which is {labels.name} of tiny-mnist"):
+    with pytest.raises(DamagedFileError, match=rf"which is {labels.name} of tiny-mnist"):
         verify(published / labels.name, dataclasses.replace(images, name=labels.name), remedy="")
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_there_is_named_with_the_folder(published, cache, mak
 def test_a_file_with_too_few_pictures_is_an_error_even_with_the_right_checksum(published, cache, make):
     known = make.cifar_set(published)
     more = {split: dataclasses.replace(part, count=part.count + 1) for split, part in known.splits.items()}
-    with pytest.raises(DamagedFileError, match="expected 21 pictures, found 20"):
+    with pytest.raises(DamagedFileError, match=r"expected 21 pictures, found 20"):
         load(dataclasses.replace(known, splits=more), cache, published)
 
 
@@ -161,7 +161,7 @@ def test_bytes_that_are_no_idx_file_are_an_error(tmp_path, content, message):
 def test_images_and_labels_of_different_numbers_are_an_error(tmp_path, make):
     (tmp_path / "images").write_bytes(make.idx_bytes(make.pixels(3, 1, 28)[:, 0]))
     (tmp_path / "labels").write_bytes(make.idx_bytes(numpy.arange(4)))
-    with pytest.raises(DamagedFileError, match="labels: expected 3 labels.*found 4"):
+    with pytest.raises(DamagedFileError, match=r"labels: expected 3 labels.*found 4"):
         idx.read_split("train", [tmp_path / "images", tmp_path / "labels"])
 
 
@@ -181,7 +181,7 @@ def test_a_mat_file_of_another_kind_is_an_error(tmp_path, variables, message):
 
 def test_a_file_that_is_no_mat_file_is_an_error(tmp_path):
     (tmp_path / "train_32x32.mat").write_bytes(b"no matrix" * 100)
-    with pytest.raises(DamagedFileError, match="expected a MATLAB file"):
+    with pytest.raises(DamagedFileError, match=r"expected a MATLAB file"):
         svhn.read_split("train", [tmp_path / "train_32x32.mat"])
 
 

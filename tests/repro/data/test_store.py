@@ -76,7 +76,7 @@ def strip_manifest(folder):
 def test_a_damaged_decoded_split_is_noticed_and_named(tmp_path, decoded, damage):
     folder = write(tmp_path, decoded)
     damage(folder)
-    with pytest.raises(DamagedFileError, match=f"{re.escape(str(folder))}.*: expected .*, found .*. Do this."):
+    with pytest.raises(DamagedFileError, match=rf"{re.escape(str(folder))}.*: expected .*, found .*. Do this."):
         read_decoded(folder, remedy="Do this.")
 
 
@@ -88,7 +88,7 @@ def test_a_damaged_decoded_split_is_replaced_when_asked(published, cache, make):
 
     digest = load("error").digest
     flip_pixel(next(cache.glob("*/decoded/train-*")))
-    with pytest.raises(DamagedFileError, match="Run `pbwn data get tiny-cifar` to decode it anew"):
+    with pytest.raises(DamagedFileError, match=r"Run `pbwn data get tiny-cifar` to decode it anew"):
         load("error")
     assert load("replace").digest == digest
     assert load("error").digest == digest
