@@ -1,0 +1,32 @@
+"""Start real processes that talk over gloo, and run a function in each."""
+
+import multiprocessing
+import os
+import tempfile
+
+import torch
+import torch.distributed
+import torch.multiprocessing
+
+# Children are forked from a server that has these loaded: importing torch takes longer than most tests.
+_PRELOADED = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo", "pbwn"]
+
+
+def run_on_processes(function, count=2):
+    """Run `function()` in `count` new processes of one group; an exception in any of them is raised here."""
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(
+            _run, args=(function, count, f"file://{folder}/rendezvous"), nprocs=count, start_method="forkserver"
+        )
+
+
+def _run(rank, function, count, rendezvous):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=count)
+    try:
+        function()
+        torch.distributed.barrier()
+    finally:
+        torch.distributed.destroy_process_group()
