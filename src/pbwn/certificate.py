@@ -65,7 +65,7 @@ class Certificate:
         """Everything that keeps this from being ok, a sentence each."""
         found = []
         if not self.hooks_in_place:
-            found.append("the optimizer's hooks are gone (copying or pickling it loses them): call rebind(optimizer)")
+            found.append("no optimizer calls this projection (copying one loses its hooks): call rebind(optimizer)")
         for weight in self.weights:
             if weight.nonfinite:
                 found.append(f"{weight.name}: {_rows(weight.nonfinite)} not finite")

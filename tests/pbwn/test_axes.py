@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 from torch import nn
-from twins import neurons_of, projected
 
 import pbwn
 from pbwn import Axes
+from twins import neurons_of, projected
 
 
 class Conv1D(nn.Module):

@@ -6,7 +6,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed
-from processes import run_on_processes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,6 +17,7 @@ import pbwn
 from pbwn.batched import Batch
 from pbwn.projection import project_, tangent_
 from pbwn.selection import ConstrainedWeight
+from processes import run_on_processes
 
 
 class Network(nn.Module):
@@ -106,9 +106,7 @@ def fsdp_trains_like_one_process():
         for name, radii in expected_projection.state_dict()["radii"].items():
             torch.testing.assert_close(state["radii"][name], radii)
         projection.detach()
-        projection = pbwn.attach(
-            model, optimizer, every=every, gradient=gradient, constraint=constraint, state=state
-        )
+        projection = pbwn.attach(model, optimizer, every=every, gradient=gradient, constraint=constraint, state=state)
         train(model, optimizer, range(3, 4), share_of_this_process())
 
         assert_same_weights(model, expected)

@@ -5,7 +5,6 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
-from twins import neurons_of, projected, tangent, units_in_last_place
 
 import pbwn
 from pbwn import Axes
@@ -13,6 +12,7 @@ from pbwn.batched import Batch
 from pbwn.certificate import certify
 from pbwn.projection import project_, row_norms, tangent_
 from pbwn.selection import ConstrainedWeight
+from twins import neurons_of, projected, tangent, units_in_last_place
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 SCALES = {

@@ -260,7 +260,9 @@ def test_a_weight_shared_by_layers_with_conflicting_axes_is_an_error():
 )
 def test_names_are_those_of_the_model_inside_its_wrappers(wrap):
     assert names(pbwn.select(wrap(ThreeLayers()))) == ["first.weight", "head.weight"]
-    assert pbwn.select(wrap(with_getter(lambda model: model.first, "get_classifier"))).output_layer.startswith("'first'")
+    assert pbwn.select(wrap(with_getter(lambda model: model.first, "get_classifier"))).output_layer.startswith(
+        "'first'"
+    )
 
 
 def test_an_attribute_that_happens_to_be_called_module_keeps_its_name():

@@ -1,0 +1,105 @@
+"""What the certificate says, in numbers and in words."""
+
+import pytest
+import torch
+from torch import nn
+
+import pbwn
+
+
+@pytest.fixture
+def attach():
+    """Attach to an optimizer that lives as long as the test does."""
+    optimizers = []
+
+    def attach(model, **options):
+        optimizers.append(torch.optim.SGD(model.parameters(), lr=0.1))
+        return pbwn.attach(model, optimizers[-1], **options)
+
+    return attach
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+
+
+def test_all_is_well(attach, model):
+    projection = attach(model)
+    certificate = projection.check()
+    assert certificate.ok
+    assert certificate.hooks_in_place
+    assert certificate.largest_deviation < 2e-6
+    assert certificate.dead == certificate.nonfinite == {}
+    assert str(certificate).startswith("ok: largest deviation ")
+    assert str(certificate).endswith("over 2 weights, 0 dead and 0 broken rows")
+
+
+def test_dead_and_broken_rows_are_named_by_layer_and_index(attach, model):
+    projection = attach(model)
+    with torch.no_grad():
+        model[0].weight[1] = 0
+        model[0].weight[4] = 0
+        model[1].weight[2, 3] = float("nan")
+    certificate = projection.check()
+    assert not certificate.ok
+    assert certificate.dead == {"0.weight": (1, 4)}
+    assert certificate.nonfinite == {"1.weight": (2,)}
+    assert certificate.largest_deviation < 2e-6
+    assert "- 0.weight: 2 rows (1, 4) are zero and cannot be projected" in str(certificate)
+    assert "- 1.weight: row 2 is not finite" in str(certificate)
+
+
+def test_weights_that_left_the_sphere_are_named_with_their_distance(attach, model):
+    projection = attach(model)
+    with torch.no_grad():
+        model[1].weight[5] *= 1.25
+    certificate = projection.check()
+    assert not certificate.ok
+    assert certificate.largest_deviation == pytest.approx(0.25, abs=1e-6)
+    assert "- 1.weight: off by 2.5e-01, more than the 2e-06 of rounding" in str(certificate)
+
+
+def test_the_deviation_is_relative_to_the_radius(attach, model):
+    projection = attach(model, constraint=pbwn.UnitNorm(4.0))
+    with torch.no_grad():
+        model[1].weight[5] *= 1.25
+    assert projection.check().largest_deviation == pytest.approx(0.25, abs=1e-6)
+
+
+def test_a_zero_row_is_no_problem_for_the_ball(attach, model):
+    projection = attach(model, constraint=pbwn.MaxNorm(1.0))
+    with torch.no_grad():
+        model[0].weight[1] = 0
+    assert projection.check().ok
+    assert projection.check().dead == {"0.weight": (1,)}
+
+
+def test_the_padding_row_of_an_embedding_is_not_dead(attach):
+    model = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Linear(4, 2))
+    projection = attach(model, include=["0"])
+    assert projection.check().ok
+    assert not model[0].weight[0].any()
+
+
+def test_rows_indexed_by_several_axes_are_named_by_all_of_them(attach):
+    model = nn.Sequential(nn.ConvTranspose2d(4, 6, 2, groups=2), nn.Conv2d(6, 2, 1))
+    projection = attach(model)
+    with torch.no_grad():
+        model[0].weight[2:, 1] = 0
+    assert projection.check().dead == {"0.weight": ((1, 1),)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.float16, 2e-3), (torch.bfloat16, 8e-3)],
+)
+def test_the_tolerance_is_that_of_the_dtype(attach, dtype, tolerance):
+    model = nn.Sequential(nn.Linear(400, 60), nn.Linear(60, 2)).to(dtype)
+    projection = attach(model)
+    [report] = projection.check().weights
+    assert report.tolerance == tolerance
+    assert report.deviation < tolerance
+    with torch.no_grad():
+        model[0].weight[0] *= 1 + 4 * tolerance
+    assert not projection.check().ok

@@ -1,0 +1,131 @@
+"""The public surface, and that importing it stays light."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import pbwn
+
+LIBRARY = Path(pbwn.__file__).parent
+# Bottom to top: each module may import those before it.
+LAYERS = [
+    "text",
+    "axes",
+    "constraint",
+    "projection",
+    "sharded",
+    "naming",
+    "reasons",
+    "output_layer",
+    "selection",
+    "batched",
+    "step_hooks",
+    "certificate",
+    "norm_projection",
+]
+
+
+def test_the_public_names_are_these():
+    assert pbwn.__all__ == [
+        "Axes",
+        "Certificate",
+        "MaxNorm",
+        "NormProjection",
+        "Selection",
+        "UnitNorm",
+        "attach",
+        "project_",
+        "register",
+        "select",
+    ]
+    assert [name for name in dir(pbwn.NormProjection) if not name.startswith("_")] == [
+        "check",
+        "detach",
+        "load_state_dict",
+        "project",
+        "rebind",
+        "state_dict",
+    ]
+
+
+def test_the_arguments_of_attach_and_their_defaults_are_these():
+    parameters = inspect.signature(pbwn.attach).parameters.values()
+    assert {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} == {
+        "every": 1,
+        "gradient": "ordinary",
+        "constraint": pbwn.UnitNorm(1.0),
+        "include": (),
+        "skip": (),
+        "axes": None,
+        "output_layer": "auto",
+        "direction": "incoming",
+        "initial": True,
+        "state": None,
+        "strict": False,
+        "backend": "auto",
+    }
+
+
+NEW_MODULES = """
+import sys, torch, torch.optim.swa_utils
+before = set(sys.modules)
+{statement}
+roots = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+print(*sorted(roots - set(sys.stdlib_module_names)))
+"""
+
+
+def roots_imported_by(statement):
+    program = NEW_MODULES.format(statement=statement)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_importing_the_library_imports_torch_and_the_standard_library_alone():
+    assert roots_imported_by("import pbwn") == ["pbwn"]
+
+
+def test_the_test_above_can_fail():
+    assert "numpy" in roots_imported_by("import pbwn, hypothesis, numpy") or "hypothesis" in roots_imported_by(
+        "import pbwn, hypothesis"
+    )
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            if node.module == "pbwn":
+                yield from (f"pbwn.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_modules_import_only_from_those_below():
+    assert {path.stem for path in LIBRARY.glob("*.py")} == {"__init__", *LAYERS}
+    for position, layer in enumerate(LAYERS):
+        for imported in imports_of(LIBRARY / f"{layer}.py"):
+            root, _, name = imported.partition(".")
+            assert root in {"pbwn", "torch"} | sys.stdlib_module_names, f"{layer} imports {imported}"
+            assert root != "pbwn" or name in LAYERS[:position], f"{layer} imports {imported}"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_examples_in_docstrings_run(layer):
+    module = importlib.import_module(f"pbwn.{layer}")
+    names = {"torch": torch, "nn": nn}
+    known = dict(importlib.import_module("pbwn.axes")._KNOWN)
+    try:
+        assert doctest.testmod(module, extraglobs=names).failed == 0
+    finally:
+        importlib.import_module("pbwn.axes")._KNOWN.clear()
+        importlib.import_module("pbwn.axes")._KNOWN.update(known)
