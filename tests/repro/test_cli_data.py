@@ -1,6 +1,7 @@
 """`pbwn data` as a user sees it: what is printed, where, and the exit code."""
 
 import gzip
+import hashlib
 import io
 import os
 import subprocess
@@ -71,6 +72,33 @@ def test_a_damaged_file_is_named_by_get_and_by_check(pbwn, tmp_path):
     assert code == 1
     assert out.startswith("WRONG  train-images-idx3-ubyte.gz: ")
     assert "mnist: 1 of the above are wrong" in err
+
+
+def test_get_looks_at_the_given_files_even_if_the_set_is_in_the_cache(pbwn, tmp_path, monkeypatch):
+    from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSet, KnownSplit, SourceFile
+    from pbwn_repro.data.readers import idx
+
+    files = {
+        "images": b"\x00\x00\x08\x03" + bytes([0, 0, 0, 1]) * 3 + b"7",
+        "labels": b"\x00\x00\x08\x01\x00\x00\x00\x01\x03",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    described = [
+        SourceFile(name, hashlib.md5(content).hexdigest(), len(content), ()) for name, content in files.items()
+    ]
+    splits = {"train": KnownSplit(1, tuple(described))}
+    known = KnownSet("tiny", (1, 1, 1), tuple("0123456789"), splits, idx.read_split)
+    monkeypatch.setattr("pbwn_repro.data.loading.KNOWN_SETS", {**KNOWN_SETS, "tiny": known})
+    code, out, _ = pbwn("data", "get", "tiny", "--data-dir", tmp_path)
+    assert (code, out.splitlines()[0]) == (0, "tiny: 1 train; 10 classes; from your files; verified")
+    assert "tiny: all right" in pbwn("data", "check", "tiny")[1]
+    assert "tiny" in pbwn("data", "list")[1]
+    (tmp_path / "images").write_bytes(b"damaged")
+    code, _, err = pbwn("data", "get", "tiny", "--data-dir", tmp_path)
+    assert code == 1
+    assert "images: expected 17 bytes" in err
+    assert pbwn("data", "get", "tiny")[0] == 0
 
 
 def test_a_cifar_archive_in_pickle_form_is_not_taken(pbwn, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,15 +13,15 @@ app = typer.Typer(help="Data sets: list them, fetch one, check one.", no_args_is
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A set that `pbwn data list` shows.")]
 DataDir = Annotated[
-    Optional[Path],  # noqa: UP045 (typer reads annotations at run time, on Python 3.10 too)
+    Path | None,
     typer.Option(metavar="FOLDER", help="A folder with files that you already have; nothing is downloaded then."),
 ]
 CacheDir = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(metavar="FOLDER", envvar="PBWN_CACHE", help="Where downloads and decoded sets are kept."),
 ]
 Splits = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option("--split", metavar="SPLIT", help="Only this split (train, test, extra); may be repeated."),
 ]
 
@@ -46,12 +46,14 @@ def list_sets(cache_dir: CacheDir = None) -> None:
 def get(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None, split: Splits = None) -> None:
     """Fetch a set, verify it, and decode it into the cache."""
     from pbwn_repro.data import load
+    from pbwn_repro.data.checking import verify_own_files
     from pbwn_repro.data.progress import Terminal
 
     progress = Terminal(Console(stderr=True))
     dataset = load(
         name, data_dir=data_dir, cache_dir=cache_dir, splits=split or None, damaged="replace", progress=progress
     )
+    verify_own_files(name, data_dir, splits=split or None)
     parts = ", ".join(f"{len(pictures):,} {part}" for part, pictures in dataset.splits.items())
     typer.echo(f"{dataset.name}: {parts}; {len(dataset.classes)} classes; from {dataset.origin}; verified")
     typer.echo(f"sha256 {dataset.digest}")

@@ -44,9 +44,9 @@ def load_cached(
             thing = f"split {split!r} of {source.given}"
             raise UnknownSetError.about(thing, expected=expected, found="no such split", remedy=remedy)
     store = Store(root, source.name)
-    ready = read_ready(source, store, chosen, damaged, progress)
+    ready = read_ready(source, store, chosen, damaged, Quiet())
     if len(ready) < len(chosen):
-        with store.writing() as partial:
+        with store.writing(progress) as partial:
             # Another process may have been faster while this one waited for the lock.
             ready = read_ready(source, store, chosen, damaged, progress)
             missing = [split for split in chosen if split not in ready]
@@ -65,10 +65,10 @@ def read_ready(
 ) -> dict[str, Decoded]:
     """Return the splits that stand decoded in the cache; a damaged one is an error, or counts as not there."""
     ready = {}
+    remedy = f"Run `pbwn data get {source.given}` to decode it anew." if damaged == "error" else "It is decoded anew."
     for split in splits:
-        folder = store.decoded_folder(split, source.digests[split])
         try:
-            decoded = read_decoded(folder, remedy=f"Run `pbwn data get {source.given}` to decode it anew.")
+            decoded = read_decoded(store.decoded_folder(split, source.digests[split]), remedy=remedy)
         except DamagedFileError as error:
             if damaged == "error":
                 raise

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pbwn_repro.data import parquet
 from pbwn_repro.data.caching import Source
-from pbwn_repro.data.errors import DataError, MissingFileError
+from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
 from pbwn_repro.data.folder import FolderSplit, decode
 from pbwn_repro.data.hugging_face import ParquetSource
 from pbwn_repro.data.known_sets import SourceFile
@@ -49,6 +49,13 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
             yield Finding(thing, True, look())
         except DataError as error:
             yield Finding(thing, False, str(error))
+
+
+def verify_own_files(name: str, data_dir: Path | str | None, splits: Sequence[str] | None) -> None:
+    """Raise if the files that a user points at are not the published ones, even if the set is in the cache."""
+    source = find_source(name, check_folder(data_dir))
+    if isinstance(source, PublishedSource) and source.data_dir:
+        source.files_of_user(source.known.files(splits))
 
 
 def cached_looks(source: Source, root: Path) -> Iterator[Look]:
@@ -95,6 +102,16 @@ def look_at_decoded(place: Path, given: str) -> str:
 def look_at_split(pictures: Split) -> str:
     """Decode every picture if they are files."""
     if isinstance(pictures, FolderSplit):
-        for path in pictures.paths:
-            decode(pictures.folder / path)
+        damaged = [str(error) for path in pictures.paths if (error := damage(pictures.folder / path))]
+        if damaged:
+            raise DamagedFileError("\n       ".join(damaged))
     return f"{len(pictures):,} pictures, sha256 {pictures.digest()[:16]}"
+
+
+def damage(picture: Path) -> DamagedFileError | None:
+    """Return why a picture does not decode, if it does not."""
+    try:
+        decode(picture)
+    except DamagedFileError as error:
+        return error
+    return None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
 CHUNK = 1 << 20
 
 
-def stream_digest(stream: BinaryIO, algorithm: str) -> str:
+def stream_digest(stream: BufferedIOBase, algorithm: str) -> str:
     """Return the hexadecimal digest of what is left in a stream."""
     digest = hashlib.new(algorithm)
     while chunk := stream.read(CHUNK):
@@ -29,7 +29,7 @@ def file_digest(path: Path, algorithm: str) -> str:
 def tensor_digest(tensor: torch.Tensor) -> str:
     """Return the sha256 of a tensor's type, shape and elements."""
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    digest.update(memoryview(tensor.cpu().contiguous().numpy()).cast("B") if tensor.numel() else b"")
+    digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ from pbwn_repro.data.known_sets import KnownSet, SourceFile
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.verification import locate, verify
 
+ORIGIN_NOTE = "origin.txt"
 SECONDS_TO_ANSWER = 20
 CHUNK = 1 << 18
 
@@ -27,14 +28,16 @@ def fetch(
 
     partial: where files grow; what stands in `folder` is whole.
     """
-    missing, origin = [file for file in wanted if not cached(folder, file, progress)], "the cache"
+    missing = [file for file in wanted if not cached(folder, file, progress)]
+    note = folder / ORIGIN_NOTE
     if missing:
         origin, paths = from_any_source(known, missing, partial, progress)
         folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            path.replace(folder / path.name)
-    found = {file: locate(folder, file) for file in wanted}
-    return {file: path for file, path in found.items() if path}, origin
+        for fetched in paths:
+            fetched.replace(folder / fetched.name)
+        note.write_text(origin)
+    found = {file: path for file in wanted if (path := locate(folder, file))}
+    return found, note.read_text() if note.is_file() else "the cache"
 
 
 def cached(folder: Path, file: SourceFile, progress: Quiet) -> bool:
@@ -63,7 +66,7 @@ def from_any_source(
     except DownloadError as error:
         failures.append(str(error))
     for fallback in known.fallbacks:
-        progress.say(f"No address answers; trying the {fallback.origin}.")
+        progress.say(f"No address gives the files; trying the {fallback.origin}.")
         try:
             paths = fallback.provide([file.name for file in files], partial)
             for file in files:
@@ -94,14 +97,16 @@ def download(file: SourceFile, partial: Path, unreachable: set[str], progress: Q
             return host, Path(path)
         except (requests.ConnectionError, requests.Timeout):
             unreachable.add(host)
-            failures.append(f"{address}: no connection")
+            reason = "no connection"
         except requests.HTTPError as error:
-            failures.append(f"{address}: the server answered {error.response.status_code}")
+            reason = f"the server answered {getattr(error.response, 'status_code', 'with an error')}"
         except (ValueError, OSError) as error:
-            failures.append(f"{address}: {error}")
+            reason = str(error)
         finally:
             if bar:
                 bar.close()
+        failures.append(f"{address}: {reason}")
+        progress.say(failures[-1])
     raise DownloadError("\n".join(failures) or f"{file.name}: no connection")
 
 

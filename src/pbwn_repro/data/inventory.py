@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,18 +41,23 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
 
 def entry_of(store: Store, known: KnownSet | None) -> Entry:
     """Return what the cache holds of one set; the digests are not compared here, `check` does that."""
-    decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
-    splits = [path.name.rpartition("-")[0] for path in decoded]
-    counts = {split: f"{part.count:,} {split}" for split, part in known.splits.items()} if known else {}
-    pictures = ", ".join(counts.values()) or ", ".join(dict.fromkeys(splits))
     size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    published = {split: part.count for split, part in known.splits.items()} if known else {}
+    decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
     if not decoded:
         to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
-        return Entry(store.name, pictures, "not here", f"{to_fetch:,.0f} MB to fetch", size)
+        return Entry(store.name, counted(published), "not here", f"{to_fetch:,.0f} MB to fetch", size)
     try:
-        origins = {read_manifest(path, remedy="")["origin"] for path in decoded}
+        manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
     except DamagedFileError:
-        return Entry(store.name, pictures, "damaged", f"run `pbwn data check {store.name}`", size)
-    missing = [split for split in counts if split not in splits]
+        return Entry(store.name, counted(published), "damaged", f"run `pbwn data check {store.name}`", size)
+    counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
+    missing = [split for split in counts if split not in manifests]
     state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
-    return Entry(store.name, pictures, state, ", ".join(sorted(origins)), size)
+    origins = sorted({manifest["origin"] for manifest in manifests.values()})
+    return Entry(store.name, counted(counts), state, ", ".join(origins), size)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return numbers of pictures in words, train first."""
+    return ", ".join(f"{counts[split]:,} {split}" for split in sorted(counts, key=lambda split: split != "train"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -47,7 +47,7 @@ class KnownSet:
     classes: tuple[str, ...]
     splits: Mapping[str, KnownSplit]
     read: Reader
-    fallbacks: tuple[Fallback, ...] = field(default=())
+    fallbacks: tuple[Fallback, ...] = ()
 
     def files(self, splits: Sequence[str] | None = None) -> tuple[SourceFile, ...]:
         """Return the files of some splits or of all, each once."""

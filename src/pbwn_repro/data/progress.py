@@ -28,7 +28,7 @@ class Terminal(Quiet):
 
     def say(self, text: str) -> None:
         """Print a sentence."""
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def bar(self, label: str) -> Any:
         """Return a bar for one download."""

@@ -22,10 +22,11 @@ from typing import Any
 import numpy
 import pooch
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pbwn_repro.data.digests import combined_digest, tensor_digest
 from pbwn_repro.data.errors import DamagedFileError
+from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.splits import MemorySplit
 
 FORMAT = 1
@@ -63,11 +64,16 @@ class Store:
         return self.folder / "decoded" / f"{split}-{combined_digest([str(FORMAT), *source])[:16]}"
 
     @contextmanager
-    def writing(self) -> Iterator[Path]:
+    def writing(self, progress: Quiet) -> Iterator[Path]:
         """Hold the set's lock, and give an empty folder to work in."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / "partial"
-        with FileLock(self.folder / "lock"):
+        partial, lock = self.folder / "partial", FileLock(self.folder / "lock")
+        try:
+            held = lock.acquire(blocking=False)
+        except Timeout:
+            progress.say(f"Waiting for another process that prepares {self.name}.")
+            held = lock.acquire()
+        with held:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             try:
@@ -90,6 +96,7 @@ def write_decoded(folder: Path, partial: Path, decoded: Decoded) -> None:
         numpy.save(growing / f"{name}.npy", tensor.numpy())
     manifest = {
         "format": FORMAT,
+        "count": len(decoded.split),
         "sha256": {name: tensor_digest(tensor) for name, tensor in tensors.items()},
         "classes": decoded.classes,
         "origin": decoded.origin,
@@ -125,7 +132,7 @@ def read_manifest(folder: Path, *, remedy: str) -> dict[str, Any]:
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
-        if manifest["sha256"].keys() == {"images", "labels"} and manifest.keys() >= {"classes", "origin"}:
+        if manifest["sha256"].keys() == {"images", "labels"} and manifest.keys() >= {"count", "classes", "origin"}:
             return dict(manifest)
         found = "other keys"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

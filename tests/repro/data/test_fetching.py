@@ -2,19 +2,24 @@
 
 import dataclasses
 import gzip
+import io
 import os
 import pickle
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from rich.console import Console
 
 from pbwn_repro.data import DownloadError
 from pbwn_repro.data.caching import load_cached
 from pbwn_repro.data.fallbacks import InstalledPackage, NpmPackage
-from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.progress import Quiet, Terminal
 from pbwn_repro.data.published import PublishedSource
+from pbwn_repro.data.store import Store
 
 NOWHERE = "http://127.0.0.1:9/"
 
@@ -22,9 +27,11 @@ NOWHERE = "http://127.0.0.1:9/"
 class Heard(Quiet):
     def __init__(self):
         self.sentences = []
+        self.something = threading.Event()
 
     def say(self, text):
         self.sentences.append(text)
+        self.something.set()
 
 
 def load(known, cache, progress=None):
@@ -177,7 +184,9 @@ def test_where_no_address_answers_the_npm_package_gives_the_files(packed, cache,
     assert len(dataset.train) == 20
     assert not half_written(cache)
     names = {path.name for path in (cache / known.name / "files").iterdir()}
-    assert names == {file.name.removesuffix(".gz") for file in known.files()}
+    assert names == {*(file.name.removesuffix(".gz") for file in known.files()), "origin.txt"}
+    shutil.rmtree(cache / known.name / "decoded")
+    assert load(known, cache).origin == "npm package tiny-data 1.0.0"
 
 
 def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatch):
@@ -209,3 +218,27 @@ def test_a_package_that_is_not_installed_is_told_with_the_install_line(published
     known = make.idx_set(published, NOWHERE, (InstalledPackage("tiny-package", str(tmp_path / "nowhere")),))
     with pytest.raises(DownloadError, match=r"not installed .apt install tiny-package."):
         load(known, cache)
+
+
+def test_the_terminal_shows_a_bar_and_each_failure(published, cache, make, server):
+    known = with_addresses(make.idx_set(published), NOWHERE, server.address)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    load(known, cache, Terminal(console))
+    shown = console.file.getvalue()
+    assert f"{NOWHERE}train-images-idx3-ubyte.gz: no connection" in shown
+    assert shown.count("no connection") == 1  # a host that does not answer is not asked again
+    assert "train-images-idx3-ubyte.gz \x1b" in shown
+    assert "━" in shown
+    assert "Decoding tiny-mnist, train." in shown
+
+
+def test_a_process_that_has_to_wait_says_so(published, cache, make, server):
+    known = make.idx_set(published, server.address)
+    heard = Heard()
+    with ThreadPoolExecutor(1) as pool:
+        with Store(cache, known.name).writing(Quiet()):
+            waiting = pool.submit(load, known, cache, heard)
+            assert heard.something.wait(timeout=60)
+            assert heard.sentences == ["Waiting for another process that prepares tiny-mnist."]
+            assert not server.requests
+        assert len(waiting.result(timeout=60).train) == 20

@@ -22,7 +22,7 @@ def decoded():
 def write(tmp_path, decoded):
     store = Store(tmp_path, "tiny")
     folder = store.decoded_folder("train", ["abc"])
-    with store.writing() as partial:
+    with store.writing(Quiet()) as partial:
         write_decoded(folder, partial, decoded)
     return folder
 
@@ -96,7 +96,7 @@ def test_a_damaged_decoded_split_is_replaced_when_asked(published, cache, make):
 
 def test_an_error_while_writing_leaves_nothing(tmp_path, decoded):
     store = Store(tmp_path, "tiny")
-    with pytest.raises(RuntimeError), store.writing() as partial:  # noqa: PT012
+    with pytest.raises(RuntimeError), store.writing(Quiet()) as partial:  # noqa: PT012
         (partial / "half").write_bytes(b"half")
         raise RuntimeError
     assert [path.name for path in store.folder.iterdir()] == ["lock"]
