@@ -6,17 +6,20 @@ projection = pbwn.attach(model, optimizer)
 from pbwn.axes import Axes, register
 from pbwn.certificate import Certificate
 from pbwn.constraint import MaxNorm, UnitNorm
+from pbwn.flops import Cost, cost
 from pbwn.norm_projection import NormProjection, attach, project_
 from pbwn.selection import Selection, select
 
 __all__ = [
     "Axes",
     "Certificate",
+    "Cost",
     "MaxNorm",
     "NormProjection",
     "Selection",
     "UnitNorm",
     "attach",
+    "cost",
     "project_",
     "register",
     "select",

@@ -1,0 +1,148 @@
+"""What a training step costs, and what the constraint adds to it (section 3.3 of the paper)."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pbwn import text
+from pbwn.naming import named_modules
+from pbwn.selection import Selection, select
+
+
+@dataclass(frozen=True)
+class WeightCost:
+    """One constrained weight of n neurons with p weights each: FLOPs of its layer's step, and what is added to it.
+
+    `step` is None where the layer is never called itself, as the output projection inside an attention layer: its
+    work is counted there.
+    """
+
+    name: str
+    neurons: int
+    fan_in: int
+    step: int | None
+    projection: float
+    riemannian: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs of one training step of a model, and what each method adds to it; prints as a table."""
+
+    step: int
+    weights: tuple[WeightCost, ...]
+    batch_size: int
+    every: int
+
+    @property
+    def projection(self) -> float:
+        """What projecting adds to a step: 3np / T, over all weights."""
+        return sum(weight.projection for weight in self.weights)
+
+    @property
+    def riemannian(self) -> int:
+        """What the Riemannian gradient and the projection at every step add: 6np, over all weights."""
+        return sum(weight.riemannian for weight in self.weights)
+
+    def __str__(self) -> str:
+        rows = [
+            (w.name, w.neurons, w.fan_in, _flops(w.step), _flops(w.projection), _flops(w.riemannian))
+            for w in self.weights
+        ]
+        total = ("the whole step", "", "", _flops(self.step), _flops(self.projection), _flops(self.riemannian))
+        shares = ("", "", "", "", _percent(self.projection, self.step), _percent(self.riemannian, self.step))
+        interval = "" if self.every == 1 else f", projected every {self.every} steps"
+        header = ["weight", "neurons", "fan-in", "FLOPs a step", "+ projection", "+ riemannian"]
+        return f"batch size {self.batch_size}{interval}\n\n" + text.table(
+            header, [*rows, total, shares], right=header[1:]
+        )
+
+
+def cost(
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    *,
+    batch_size: int = 128,
+    every: int = 1,
+    selection: Selection | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> Cost:
+    """Count the FLOPs of a training step and of each method's extra work, weight by weight.
+
+    A layer's step is its forward pass three times: output, gradient of the input, gradient of the weight, which is
+    the paper's 6mnp for a linear layer with a batch of m. The projection adds 3np / T, the Riemannian method 6np.
+    The model is copied to the meta device, so that nothing is computed.
+
+    Args:
+        model: any module that takes one tensor.
+        input_shape: the shape of one example.
+        batch_size: the number of examples in a step.
+        every: the interval T between projections.
+        selection: the weights to count, if not those that `select(model)` finds.
+        input_dtype: `torch.long` for a model of tokens.
+
+    >>> model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
+    >>> print(cost(model, (100,), batch_size=32))
+    batch size 32
+    <BLANKLINE>
+    weight          neurons  fan-in  FLOPs a step  + projection  + riemannian
+    --------------  -------  ------  ------------  ------------  ------------
+    0.weight             50     100         960 k          15 k          30 k
+    the whole step                         1.06 M          15 k          30 k
+                                                        1.4205%       2.8409%
+    """
+    for name, value in (("batch_size", batch_size), ("every", every)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is a whole number from 1 up; found {value!r}")
+    selection = selection or select(model)
+    steps = _step_flops(model, (batch_size, *input_shape), input_dtype)
+    weights = tuple(
+        WeightCost(
+            name=weight.name,
+            neurons=weight.neurons,
+            fan_in=weight.fan_in,
+            step=steps.get(weight.name.rpartition(".")[0]),
+            projection=3 * weight.neurons * weight.fan_in / every,
+            riemannian=6 * weight.neurons * weight.fan_in,
+        )
+        for weight in selection.constrained
+    )
+    return Cost(step=steps[""], weights=weights, batch_size=batch_size, every=every)
+
+
+def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, int]:
+    """The FLOPs of a training step, by the name of the module; the model itself has the empty name."""
+    twin = copy.deepcopy(model).to("meta").eval()
+    counted: dict[str, int] = {}
+    counter = FlopCounterMode(display=False)
+
+    def enter(name: str) -> None:
+        counted[name] = counted.get(name, 0) - counter.get_total_flops()
+
+    def leave(name: str) -> None:
+        counted[name] += counter.get_total_flops()
+
+    for name, module, _ in named_modules(twin):
+        module.register_forward_pre_hook(lambda *_, name=name: enter(name))
+        module.register_forward_hook(lambda *_, name=name: leave(name))
+    with counter, torch.no_grad():
+        twin(torch.zeros(shape, dtype=dtype, device="meta"))
+    return {name: 3 * flops for name, flops in counted.items()}
+
+
+def _flops(count: float | None) -> str:
+    if count is None:
+        return "-"
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g}"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.4f}%" if whole else ""
