@@ -39,7 +39,9 @@ def list_sets(cache_dir: CacheDir = None) -> None:
         table.add_row(entry.name, entry.pictures, entry.state, entry.origin, size)
     console = Console()
     console.print(table)
-    console.print(f"\nCache: {cache_dir or default_root()}", markup=False, highlight=False, soft_wrap=True)
+    note = "Sets were verified when they came here; `pbwn data check NAME` verifies one again."
+    place = f"Cache: {cache_dir or default_root()}"
+    console.print(f"\n{note}\n{place}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

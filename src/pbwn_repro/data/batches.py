@@ -84,9 +84,13 @@ class Batches:
         if not (self.workers and self.split.lazy):
             yield from (self.batch(epoch, step) for step in steps)
             return
-        pinned = torch.device(self.device).type == "cuda"
         reads = DataLoader(
-            _Reads(self, epoch), batch_size=None, sampler=steps, num_workers=self.workers, pin_memory=pinned
+            _Reads(self, epoch),
+            batch_size=None,
+            sampler=steps,
+            num_workers=self.workers,
+            pin_memory=torch.device(self.device).type == "cuda",
+            generator=torch.Generator(),  # it would draw from the global one otherwise
         )
         for step, read in zip(steps, reads, strict=True):
             if isinstance(read, DataError):

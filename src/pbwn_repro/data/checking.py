@@ -96,7 +96,7 @@ def look_at_decoded(place: Path, given: str) -> str:
     """Compare the digests."""
     decoded = read_decoded(place, remedy=f"Run `pbwn data get {given}` to decode it anew.")
     assert decoded is not None
-    return f"{len(decoded.split):,} pictures, sha256 {decoded.split.digest()[:16]}, from {decoded.origin}"
+    return f"{len(decoded.split):,} pictures, sha256 {decoded.split.digest[:16]}, from {decoded.origin}"
 
 
 def look_at_split(pictures: Split) -> str:
@@ -105,7 +105,7 @@ def look_at_split(pictures: Split) -> str:
         damaged = [str(error) for path in pictures.paths if (error := damage(pictures.folder / path))]
         if damaged:
             raise DamagedFileError("\n       ".join(damaged))
-    return f"{len(pictures):,} pictures, sha256 {pictures.digest()[:16]}"
+    return f"{len(pictures):,} pictures, sha256 {pictures.digest[:16]}"
 
 
 def damage(picture: Path) -> DamagedFileError | None:

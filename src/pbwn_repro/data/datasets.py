@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pbwn_repro.data.digests import combined_digest
 from pbwn_repro.data.errors import DataError
@@ -20,7 +20,7 @@ class DataSet:
 
     name: str
     splits: Mapping[str, Split]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = field(repr=False)
     origin: str
 
     def __post_init__(self) -> None:
@@ -58,5 +58,5 @@ class DataSet:
     @property
     def digest(self) -> str:
         """The sha256 of the content of the loaded splits and of the class names."""
-        digests = {name: split.digest() for name, split in self.splits.items()}
+        digests = {name: split.digest for name, split in self.splits.items()}
         return combined_digest({**digests, "classes": combined_digest(self.classes)})

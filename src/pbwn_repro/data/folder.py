@@ -44,12 +44,9 @@ class FolderSplit:
         return f"{type(self).__name__}({len(self)} pictures in {self.folder})"
 
     @cached_property
-    def _digest(self) -> str:
-        return combined_digest(f"{path} {size}" for path, size in zip(self.paths, self.sizes, strict=True))
-
     def digest(self) -> str:
-        """Return the sha256 of the names and sizes of the files: reading them all would take hours."""
-        return self._digest
+        """The sha256 of the names and sizes of the files: reading them all would take hours."""
+        return combined_digest(f"{path} {size}" for path, size in zip(self.paths, self.sizes, strict=True))
 
     def subset(self, indices: Tensor) -> FolderSplit:
         """Return the pictures at these indices, in this order."""

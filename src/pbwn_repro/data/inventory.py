@@ -24,10 +24,10 @@ class Entry:
 
 ALWAYS_HERE = (Entry("digits", "1,437 train, 360 test", "always here", "scikit-learn"),)
 USERS_OWN = (
-    Entry("imagenet", "as found", "give --data-dir", "your folder with train/<class>/* and val/<class>/*"),
-    Entry("folder:PATH", "as found", "", "your folder with train/<class>/* and val/<class>/*"),
-    Entry("hf:NAME_OR_PATH", "as found", "", "the Hugging Face hub, or your folder of parquet files"),
-    Entry("synthetic:NAME", "about a thousand", "always here", "made in the shape of a set above"),
+    Entry("imagenet", "as found", "yours", "--data-dir with train/ and val/"),
+    Entry("folder:PATH", "as found", "yours", "train/<class>/*, val/<class>/*"),
+    Entry("hf:NAME_OR_PATH", "as found", "yours", "the hub, or parquet files"),
+    Entry("synthetic:NAME", "1,000 train, 500 test", "always here", "a formula, shaped like NAME"),
 )
 
 

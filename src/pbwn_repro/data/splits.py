@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy
@@ -23,14 +24,15 @@ class Split(Protocol):
         """The classes as int64, one for each picture."""
 
     @property
+    def digest(self) -> str:
+        """The sha256 that stands for the content."""
+
+    @property
     def lazy(self) -> bool:
         """Whether reading decodes files, so that worker processes pay."""
 
     def __len__(self) -> int:
         """The number of pictures."""
-
-    def digest(self) -> str:
-        """The sha256 that stands for the content."""
 
     def subset(self, indices: Tensor) -> Split:
         """The pictures at these indices, in this order."""
@@ -45,11 +47,14 @@ class Split(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemorySplit:
-    """All pictures as one uint8 tensor."""
+    """All pictures as one uint8 tensor.
+
+    known_digest: the digest, if it has been computed already.
+    """
 
     images: Tensor
     labels: Tensor
-    content_digest: str | None = None
+    known_digest: str | None = None
     lazy = False
 
     def __post_init__(self) -> None:
@@ -71,13 +76,14 @@ class MemorySplit:
         """Return the number and the shape, not the pixels."""
         return f"{type(self).__name__}({len(self)} pictures of {tuple(self.images.shape[1:])})"
 
+    @cached_property
     def digest(self) -> str:
-        """Return the sha256 of images and labels."""
-        return self.content_digest or combined_digest([tensor_digest(self.images), tensor_digest(self.labels)])
+        """The sha256 of images and labels."""
+        return self.known_digest or combined_digest([tensor_digest(self.images), tensor_digest(self.labels)])
 
     def to(self, device: torch.device | str) -> MemorySplit:
         """Return the split with its tensors on a device."""
-        return MemorySplit(self.images.to(device), self.labels.to(device), self.content_digest)
+        return MemorySplit(self.images.to(device), self.labels.to(device), self.known_digest)
 
     def subset(self, indices: Tensor) -> MemorySplit:
         """Return the pictures at these indices, in this order."""

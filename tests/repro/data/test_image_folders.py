@@ -63,12 +63,14 @@ def test_an_epoch_is_the_batches_of_its_steps_whoever_decodes(folder, workers):
     split = load(f"folder:{folder}").train
     batches = Batches(split, augmentations.imagenet_training(32), batch_size=4, seed=3, workers=workers)
     expected = [batches.batch(5, step) for step in range(len(batches))]
+    global_state = torch.get_rng_state()
     for first_step in (0, 2):
         epoch = list(batches.epoch(5, first_step=first_step))
         assert len(epoch) == len(expected) - first_step
         for found, wanted in zip(epoch, expected[first_step:], strict=True):
             assert torch.equal(found.images, wanted.images)
             assert torch.equal(found.labels, wanted.labels)
+    assert torch.equal(torch.get_rng_state(), global_state)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

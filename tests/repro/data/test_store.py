@@ -31,7 +31,7 @@ def test_a_split_comes_back_as_it_was_written(tmp_path, decoded):
     back = read_decoded(write(tmp_path, decoded), remedy="")
     assert torch.equal(back.split.images, decoded.split.images)
     assert torch.equal(back.split.labels, decoded.split.labels)
-    assert back.split.digest() == decoded.split.digest()
+    assert back.split.digest == decoded.split.digest
     assert (back.classes, back.origin) == (decoded.classes, decoded.origin)
 
 
