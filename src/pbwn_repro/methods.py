@@ -1,0 +1,154 @@
+"""The compared methods: what each does to a model and an optimizer, to which layers, and when it first projects."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.optim import Optimizer
+
+import pbwn
+from pbwn_repro.models import Scheme, scheme
+
+Scope = Literal["paper", "authors"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the paper's tables.
+
+    Args:
+        name: the name on the command line; `title` is the one that the paper prints.
+        reparametrized: whether the weights are normalised inside the forward pass, as in weight normalization.
+        constraint: what the weights are kept on; None where they are free.
+        every: the interval of projections in steps; None where they come after each epoch.
+        gradient: the gradient that the optimizer sees.
+    """
+
+    name: str
+    title: str
+    reparametrized: bool = False
+    constraint: pbwn.UnitNorm | pbwn.MaxNorm | None = None
+    every: int | None = 1
+    gradient: Literal["ordinary", "riemannian"] = "ordinary"
+
+    @property
+    def projects_after_each_epoch(self) -> bool:
+        """Whether the training loop has to call `projection.project()` after each epoch."""
+        return self.constraint is not None and self.every is None
+
+    def projects_initially(self, network: str) -> bool:
+        """Whether the weights are projected before the first step.
+
+        As in the authors' code, methods with an interval start from the weights as they are, and so does PBWN-Riem on
+        the MLP, whose first gradient is that of unnormalised weights.
+        """
+        if self.gradient == "riemannian" and network == "mlp":
+            return False
+        return self.constraint is not None and self.every == 1
+
+    def prepare(self, model: nn.Module, network: str, scope: Scope = "paper") -> None:
+        """Change the model itself; call it before the optimizer is made, because weights may get new names."""
+        if self.reparametrized:
+            for weight in pbwn.select(model, **layers(network, scope)).constrained:
+                [dim] = weight.axes.neurons
+                parametrizations.weight_norm(weight.module, weight.attribute, dim=dim)
+                with torch.no_grad():  # torch starts the scale at the weight's norm, the paper's WN starts it at 1
+                    weight.module.parametrizations[weight.attribute].original0.fill_(1.0)
+
+    def attach(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        network: str,
+        *,
+        state: Mapping[str, Any] | None = None,
+        scope: Scope = "paper",
+    ) -> pbwn.NormProjection | None:
+        """Attach the projection, if the method has one. `state` goes on from a saved projection."""
+        if self.constraint is None:
+            return None
+        return pbwn.attach(
+            model,
+            optimizer,
+            every=self.every,
+            gradient=self.gradient,
+            constraint=self.constraint,
+            initial=self.projects_initially(network),
+            state=state,
+            **layers(network, scope),
+        )
+
+
+_SPHERE = pbwn.UnitNorm()
+_METHODS = (
+    Method("normal", "Normal"),
+    Method("wn", "WN", reparametrized=True),
+    Method("pbwn-riem", "PBWN-Riem", constraint=_SPHERE, gradient="riemannian"),
+    Method("pbwn", "PBWN", constraint=_SPHERE),
+    Method("pbwn-epoch", "PBWN-Epoch", constraint=_SPHERE, every=None),
+    Method("max-norm", "Max-norm", constraint=pbwn.MaxNorm(3.0)),
+)
+# What the name pbwn-t<k> builds: a projection after every k steps.
+_INTERVAL = re.compile(r"pbwn-t([1-9]\d*)")
+
+
+def names() -> tuple[str, ...]:
+    """The methods by name; pbwn-t<k> names one too, for any interval k."""
+    return tuple(method.name for method in _METHODS)
+
+
+def method(name: str) -> Method:
+    """Look up a method.
+
+    >>> method("pbwn-t20").every
+    20
+    """
+    found = {each.name: each for each in _METHODS}
+    interval = _INTERVAL.fullmatch(name)
+    if interval:
+        every = int(interval[1])
+        return Method(name, f"PBWN-T{every}", constraint=_SPHERE, every=every)
+    if name not in found:
+        nearest = difflib.get_close_matches(name, found, n=1)
+        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise ValueError(f"unknown method {name!r}: {guess}There is {', '.join(found)} and pbwn-t<k>, such as pbwn-t20")
+    return found[name]
+
+
+def layers(network: str, scope: Scope = "paper") -> dict[str, Any]:
+    """Which weights of a network a method touches, as arguments of `pbwn.select` and `pbwn.attach`.
+
+    All linear layers of the MLP, the output layer too; elsewhere all convolutions and hidden linear layers, not the
+    classifier. The authors' file for SVHN touches the first convolution alone, where the paper speaks of the network:
+    `scope="authors"` follows the file.
+    """
+    if network == "mlp":
+        return {"output_layer": None}
+    if scope == "authors" and network.startswith("wrn-"):
+        return {"output_layer": "classifier", "skip": ["blocks"]}
+    return {"output_layer": "classifier"}
+
+
+def start(network: str, method_name: str, init: Scope = "paper") -> dict[str, Any]:
+    """How a network's weights start, as arguments of `models.build`.
+
+    "paper": as the paper states for the network, the same for all methods. "authors": as in their code, where the
+    initialiser matched exact type names and passed over the layers of some methods, which kept torch's uniform start
+    (and, in the ResNets, the biases of their convolutions) while the network they were compared with had He's.
+    """
+    usual = scheme(network, init)
+    chosen = method(method_name)
+    if init == "authors" and network.startswith("resnet-") and chosen.constraint == _SPHERE:
+        return {"init": _uniform(usual), "convolution_bias": True}
+    if init == "authors" and network == "vgg-e" and chosen.name in ("wn", "pbwn", "pbwn-riem"):
+        return {"init": _uniform(usual)}
+    return {"init": usual}
+
+
+def _uniform(usual: Scheme) -> Scheme:
+    return replace(usual, convolution="uniform-fan-in")

@@ -1,0 +1,150 @@
+"""The methods on the paper's networks: which layers, when first, and what of the model stays."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import pbwn
+from pbwn_repro import models
+from pbwn_repro.methods import layers, method, names, start
+
+ALL = [*names(), "pbwn-t20"]
+
+
+def small(network):
+    tiny = {"image_size": 8, "hidden_sizes": (12, 8), "denoising_weights": (1000.0, 10.0, 0.1)}
+    return models.build(network, **(tiny if network == "ladder" else {}))
+
+
+def attached(name, network, scope="paper"):
+    torch.manual_seed(0)
+    model = small(network)
+    chosen = method(name)
+    chosen.prepare(model, network, scope)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, chosen.attach(model, optimizer, network, scope=scope)
+
+
+def constrained(projection):
+    return {weight.name for weight in projection.selection.constrained}
+
+
+def test_the_mlp_is_constrained_throughout():
+    model, _, projection = attached("pbwn", "mlp")
+    assert constrained(projection) == {
+        f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    }
+
+
+@pytest.mark.parametrize("network", ["resnet-20", "wrn-16-4", "vgg-e", "inception", "imagenet-resnet-18"])
+def test_all_convolutions_of_a_cnn_are_constrained_and_its_classifier_is_not(network):
+    model, _, projection = attached("pbwn", network)
+    convolutions = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    assert constrained(projection) == convolutions
+    assert len(convolutions) > 10
+
+
+def test_the_ladder_is_constrained_in_encoder_and_decoder_but_not_at_its_output():
+    model, _, projection = attached("pbwn", "ladder")
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    assert constrained(projection) == linear - {"classifier.weight"}
+    assert any(name.startswith("decoder.") for name in constrained(projection))
+
+
+def test_the_authors_file_for_svhn_constrains_the_first_convolution_alone():
+    _, _, projection = attached("pbwn-epoch", "wrn-16-4", scope="authors")
+    assert constrained(projection) == {"conv.weight"}
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "initially"),
+    [
+        ("pbwn", "mlp", True),
+        ("pbwn-riem", "mlp", False),
+        ("pbwn-t20", "mlp", False),
+        ("pbwn", "resnet-20", True),
+        ("pbwn-riem", "resnet-20", True),
+        ("pbwn-epoch", "resnet-20", False),
+        ("pbwn", "ladder", True),
+    ],
+)
+def test_the_first_projection_comes_when_the_authors_have_it(name, network, initially):
+    _, _, projection = attached(name, network)
+    assert (projection.check().largest_deviation < 1e-5) is initially
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_step_of_each_method_leaves_its_weights_where_it_promises(name):
+    model, optimizer, projection = attached(name, "resnet-20")
+    model(torch.randn(2, 3, 32, 32)).square().mean().backward()
+    optimizer.step()
+    deviation = float((model.conv.weight.detach().flatten(1).norm(dim=1) - 1).abs().max())
+    if name in ("pbwn", "pbwn-riem"):
+        assert deviation < 1e-5
+    elif name != "wn":  # behind batch normalisation the scale of WN gets no gradient and stays at 1
+        assert deviation > 1e-5
+    assert (projection is None) is (name in ("normal", "wn"))
+    if method(name).projects_after_each_epoch:
+        projection.project()
+        assert projection.check().largest_deviation < 1e-5
+
+
+def test_weight_normalization_starts_with_its_scale_at_one():
+    model, _, projection = attached("wn", "resnet-20")
+    assert projection is None
+    wrapped = [module for module in model.modules() if parametrize.is_parametrized(module)]
+    assert len(wrapped) == 19
+    assert not parametrize.is_parametrized(model.classifier)
+    for module in wrapped:
+        torch.testing.assert_close(module.weight.flatten(1).norm(dim=1), torch.ones(len(module.weight)))
+        assert module.parametrizations.weight.original0.shape == (len(module.weight), 1, 1, 1)
+
+
+def test_normal_and_pbwn_start_from_the_same_weights():
+    normal, _, _ = attached("normal", "resnet-20")
+    projected, _, _ = attached("pbwn", "resnet-20")
+    pbwn.project_(normal, **layers("resnet-20"))
+    for (name, one), other in zip(normal.named_parameters(), projected.parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+
+
+def test_max_norm_bounds_the_weights():
+    _, _, projection = attached("max-norm", "resnet-20")
+    assert projection.constraint == pbwn.MaxNorm(3.0)
+
+
+def norm_of_first_convolution(network, name, init):
+    torch.manual_seed(0)
+    model = models.build(network, **start(network, name, init))
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+    return float(first.weight.detach().flatten(1).norm(dim=1).mean()), first.bias is not None
+
+
+def test_all_methods_start_alike_unless_the_authors_start_is_asked_for():
+    for network in ("resnet-20", "vgg-e"):
+        assert len({norm_of_first_convolution(network, name, "paper") for name in ALL}) == 1
+
+
+def test_the_authors_start_differs_by_method_as_in_their_code():
+    he, without_bias = norm_of_first_convolution("resnet-20", "normal", "authors")
+    uniform, with_bias = norm_of_first_convolution("resnet-20", "pbwn", "authors")
+    assert uniform == pytest.approx(3**-0.5, rel=0.05)
+    assert he > uniform
+    assert (without_bias, with_bias) == (False, True)
+    assert norm_of_first_convolution("vgg-e", "wn", "authors")[0] == pytest.approx(3**-0.5, rel=0.05)
+    for name in ("normal", "pbwn-epoch"):
+        assert norm_of_first_convolution("vgg-e", name, "authors")[0] == pytest.approx((2 * 3 / 64) ** 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pbnw", r"unknown method 'pbnw': did you mean 'pbwn'\? There is normal, wn, .* and pbwn-t<k>"),
+        ("pbwn-t0", "unknown method 'pbwn-t0'"),
+        ("adam", "There is normal"),
+    ],
+)
+def test_an_unknown_method_lists_what_there_is(name, words):
+    with pytest.raises(ValueError, match=words):
+        method(name)
