@@ -29,7 +29,7 @@ class EncoderLayer(nn.Module):
         self.scale = nn.Parameter(torch.ones(out_features))
 
     def activate(self, z: Tensor) -> Tensor:
-        return functional.relu((z + self.shift) * self.scale)
+        return functional.relu((z + self.shift) * self.scale, inplace=True)
 
     def forward(self, h: Tensor) -> Tensor:
         """The layer without noise; its BN follows the training mode, as in any network."""
@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
 
         One matrix product serves all of them; the batch statistics stay each pass's own.
         """
-        return normalise_each(self.normalisation, self.linear(h), passes) + noise
+        return normalise_each(self.normalisation, self.linear(h), passes).add_(noise)
 
 
 def normalise_each(normalisation: nn.BatchNorm1d, stacked: Tensor, passes: list[int]) -> Tensor:

@@ -71,10 +71,11 @@ class Ladder(nn.Module):
         self.denoising_weights = tuple(denoising_weights)
         self.denoising = denoising
         self.encoder = nn.ModuleList(map(EncoderLayer, self.sizes[:-1], self.sizes[1:]))
-        self.classifier = nn.Linear(self.sizes[-1], num_classes)
-        self.output_normalisation = nn.BatchNorm1d(num_classes)
         downwards = (num_classes, *reversed(self.sizes))
         self.decoder = nn.ModuleList(map(DecoderLayer, downwards[:-1], downwards[1:]))
+        # Last, as in any classifier: what looks for a model's output layer by its place finds this one.
+        self.classifier = nn.Linear(self.sizes[-1], num_classes)
+        self.output_normalisation = nn.BatchNorm1d(num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """The class scores of the clean network."""
