@@ -9,7 +9,10 @@ from pbwn_repro.models.checks import at_least, positive
 
 
 class BlockWidths(NamedTuple):
-    """Channels of a block's four branches; 0 leaves the branch's last (or only) convolution out."""
+    """Channels of a block's four branches: 1x1; 1x1-3x3; 1x1-3x3-3x3; pool-1x1.
+
+    Zero for `single` leaves that branch out, zero for `pool_projection` the convolution behind the pooling.
+    """
 
     single: int
     reduce: int
@@ -45,36 +48,36 @@ def normalised(channels: int) -> list[nn.Module]:
     return [nn.BatchNorm2d(channels, eps=1e-3), nn.ReLU(inplace=True)]
 
 
-def convolution_in_block(in_channels: int, out_channels: int, kernel_size: int) -> list[nn.Module]:
-    """A convolution of a block: a ReLU stands between it and its BN, and one behind the BN, as the authors have it."""
-    convolution = nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2)
-    return [convolution, nn.ReLU(inplace=True), *normalised(out_channels)]
+def convolutions_in_block(channels: int, *layers: tuple[int, int]) -> list[nn.Module]:
+    """Convolutions of a block in a row, each given as (output channels, kernel size).
+
+    A ReLU stands between a convolution and its BN, and another one behind the BN, as the authors have it.
+    """
+    modules: list[nn.Module] = []
+    for out_channels, kernel_size in layers:
+        modules.append(nn.Conv2d(channels, out_channels, kernel_size, padding=kernel_size // 2))
+        modules += [nn.ReLU(inplace=True), *normalised(out_channels)]
+        channels = out_channels
+    return modules
 
 
 class InceptionBlock(nn.Module):
-    """Branches 1x1; 1x1-3x3; 1x1-3x3-3x3; pool-1x1 side by side."""
+    """Four branches side by side, their channels concatenated."""
 
     def __init__(self, in_channels: int, widths: BlockWidths) -> None:
         super().__init__()
-        branches: list[list[nn.Module]] = []
-        if widths.single:
-            branches.append(convolution_in_block(in_channels, widths.single, 1))
-        branches.append(
-            convolution_in_block(in_channels, widths.reduce, 1) + convolution_in_block(widths.reduce, widths.triple, 3)
-        )
-        branches.append(
-            convolution_in_block(in_channels, widths.double_reduce, 1)
-            + convolution_in_block(widths.double_reduce, widths.double_triple, 3)
-            + convolution_in_block(widths.double_triple, widths.double_triple, 3)
-        )
-        pool = nn.AvgPool2d if widths.pool == "avg" else nn.MaxPool2d
-        branches.append([pool(3, stride=1, padding=1)])
-        if widths.pool_projection:
-            branches[-1] += convolution_in_block(in_channels, widths.pool_projection, 1)
+        single, reduce, triple, double_reduce, double_triple, pool, pool_projection = widths
+        branches = [
+            convolutions_in_block(in_channels, (reduce, 1), (triple, 3)),
+            convolutions_in_block(in_channels, (double_reduce, 1), (double_triple, 3), (double_triple, 3)),
+            [nn.AvgPool2d(3, stride=1, padding=1) if pool == "avg" else nn.MaxPool2d(3, stride=1, padding=1)],
+        ]
+        if single:
+            branches.insert(0, convolutions_in_block(in_channels, (single, 1)))
+        if pool_projection:
+            branches[-1] += convolutions_in_block(in_channels, (pool_projection, 1))
         self.branches = nn.ModuleList(nn.Sequential(*branch) for branch in branches)
-        self.out_channels = (
-            widths.single + widths.triple + widths.double_triple + (widths.pool_projection or in_channels)
-        )
+        self.out_channels = single + triple + double_triple + (pool_projection or in_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([branch(x) for branch in self.branches], dim=1)
@@ -86,20 +89,17 @@ class Inception(nn.Module):
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> None:
         super().__init__()
         positive("inception", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
-        at_least(
-            "inception", "image_size", image_size, 8, reason="the stem takes 4 pixels, then two convolutions halve it"
-        )
-        layers = [
-            *(nn.Conv2d(in_channels, 64, 3), *normalised(64)),
-            *(nn.Conv2d(64, 192, 3), *normalised(192)),
-        ]
+        reason = "the stem takes 4 pixels, then two convolutions halve it"
+        at_least("inception", "image_size", image_size, 8, reason=reason)
+        layers = [nn.Conv2d(in_channels, 64, 3), *normalised(64), nn.Conv2d(64, 192, 3), *normalised(192)]
         channels = 192
         for number, blocks in enumerate(STAGES):
             if number > 0:
                 layers += [nn.Conv2d(channels, channels, 2, stride=2), *normalised(channels)]
             for widths in blocks:
-                layers.append(InceptionBlock(channels, widths))
-                channels = layers[-1].out_channels
+                block = InceptionBlock(channels, widths)
+                layers.append(block)
+                channels = block.out_channels
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(channels, num_classes)
 

@@ -4,11 +4,11 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
-from pbwn_repro.models.imagenet_resnet import ImageNetPreResNet, ImageNetResNet
+from pbwn_repro.models.imagenet_resnet import DEPTHS, ImageNetPreResNet, ImageNetResNet
 from pbwn_repro.models.inception import Inception
 from pbwn_repro.models.initialisation import Scheme, initialise
 from pbwn_repro.models.ladder import Ladder
@@ -35,46 +35,26 @@ class Family:
 
 HE = Scheme(convolution="he-fan-out", linear_bias="zero")
 UNIFORM = Scheme(convolution="uniform-fan-in", linear_bias="uniform-fan-in")
+UNIFORM_ZERO_BIAS = Scheme(convolution="uniform-fan-in", linear_bias="zero")
+
+
+def members(prefix: str, *depths: int) -> tuple[str, ...]:
+    return tuple(f"{prefix}-{depth}" for depth in depths)
+
+
+def torch7_scale(scheme: Scheme) -> Scheme:
+    return replace(scheme, bn_scale="uniform")
+
 
 FAMILIES = (
-    Family(r"mlp", ("mlp",), MLP, paper=UNIFORM, authors=UNIFORM),
-    Family(
-        r"inception",
-        ("inception",),
-        Inception,
-        paper=Scheme(convolution="uniform-fan-in", linear_bias="zero"),
-        authors=Scheme(convolution="uniform-fan-in", linear_bias="zero", bn_scale="uniform"),
-    ),
-    Family(r"vgg-e", ("vgg-e",), VGG, paper=HE, authors=Scheme(bn_scale="uniform")),
-    Family(
-        r"resnet-(\d+)",
-        tuple(f"resnet-{depth}" for depth in (20, 32, 44, 56, 110)),
-        ResNet,
-        paper=HE,
-        authors=HE,
-    ),
-    Family(r"wrn-(\d+)-(\d+)", ("wrn-16-4",), WideResNet, paper=HE, authors=Scheme(bn_scale="uniform")),
-    Family(
-        r"imagenet-resnet-(\d+)",
-        tuple(f"imagenet-resnet-{depth}" for depth in (18, 34, 50)),
-        ImageNetResNet,
-        paper=HE,
-        authors=HE,
-    ),
-    Family(
-        r"imagenet-preresnet-(\d+)",
-        tuple(f"imagenet-preresnet-{depth}" for depth in (18, 34, 50)),
-        ImageNetPreResNet,
-        paper=HE,
-        authors=HE,
-    ),
-    Family(
-        r"ladder",
-        ("ladder",),
-        Ladder,
-        paper=UNIFORM,
-        authors=Scheme(convolution="uniform-fan-in", linear_bias="uniform-fan-in", bn_scale="uniform"),
-    ),
+    Family(r"mlp", ("mlp",), MLP, UNIFORM, UNIFORM),
+    Family(r"inception", ("inception",), Inception, UNIFORM_ZERO_BIAS, torch7_scale(UNIFORM_ZERO_BIAS)),
+    Family(r"vgg-e", ("vgg-e",), VGG, HE, torch7_scale(HE)),
+    Family(r"resnet-(\d+)", members("resnet", 20, 32, 44, 56, 110), ResNet, HE, HE),
+    Family(r"wrn-(\d+)-(\d+)", ("wrn-16-4",), WideResNet, HE, torch7_scale(HE)),
+    Family(r"imagenet-resnet-(\d+)", members("imagenet-resnet", *DEPTHS), ImageNetResNet, HE, HE),
+    Family(r"imagenet-preresnet-(\d+)", members("imagenet-preresnet", *DEPTHS), ImageNetPreResNet, HE, HE),
+    Family(r"ladder", ("ladder",), Ladder, UNIFORM, torch7_scale(UNIFORM)),
 )
 
 
@@ -111,16 +91,12 @@ def build(
     """
     family, positional = _find(name)
     start = init if isinstance(init, Scheme) else scheme(name, init)
-    own = [
-        parameter.name
-        for parameter in inspect.signature(family.constructor).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and parameter.name not in ("num_classes", "in_channels", "image_size")
-    ]
+    common = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
+    arguments = inspect.signature(family.constructor).parameters.values()
+    own = [each.name for each in arguments if each.kind is each.KEYWORD_ONLY and each.name not in common]
     for option in options:
         if option not in own:
             raise TypeError(f"{name} has no option {option!r}: {_listed(option, own) if own else 'it has none'}")
-    common = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     given = {argument: value for argument, value in common.items() if value is not None}
     model = family.constructor(*positional, **given, **options)
     initialise(model, start)
