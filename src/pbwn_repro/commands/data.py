@@ -30,7 +30,7 @@ Splits = Annotated[
 def list_sets(cache_dir: CacheDir = None) -> None:
     """Show all sets: what is here, where from, how large, verified or not."""
     from pbwn_repro.data.inventory import inventory
-    from pbwn_repro.data.store import default_root
+    from pbwn_repro.data.store import cache_root
 
     table = Table("set", "pictures", "state", "from", "size here", box=None, pad_edge=False)
     table.columns[-1].justify = "right"
@@ -40,7 +40,7 @@ def list_sets(cache_dir: CacheDir = None) -> None:
     console = Console()
     console.print(table)
     note = "Sets were verified when they came here; `pbwn data check NAME` verifies one again."
-    place = f"Cache: {cache_dir or default_root()}"
+    place = f"Cache: {cache_root(cache_dir)}"
     console.print(f"\n{note}\n{place}", markup=False, highlight=False, soft_wrap=True)
 
 

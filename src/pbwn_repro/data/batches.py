@@ -15,6 +15,7 @@ from pbwn_repro.data.augmentations import Augmentation
 from pbwn_repro.data.errors import DataError
 from pbwn_repro.data.randomness import generator
 from pbwn_repro.data.splits import Split
+from pbwn_repro.data.words import require_word
 
 
 class Batch(NamedTuple):
@@ -51,6 +52,8 @@ class Batches:
 
     def __post_init__(self) -> None:
         """Refuse what would give no batch or unequal shares."""
+        require_word("order", self.order, ("shuffled", "fixed"))
+        require_word("last", self.last, ("drop", "keep"))
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
                 f"rank must be in 0..{self.world_size - 1} (world_size {self.world_size}), not {self.rank}"

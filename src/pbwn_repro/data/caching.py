@@ -10,6 +10,7 @@ from pbwn_repro.data.datasets import DataSet
 from pbwn_repro.data.errors import DamagedFileError, UnknownSetError
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.store import Decoded, Store, read_decoded, write_decoded
+from pbwn_repro.data.words import require_word
 
 Damaged = Literal["error", "replace"]
 
@@ -37,7 +38,8 @@ def load_cached(
     source: Source, root: Path, *, splits: Sequence[str] | None, damaged: Damaged, progress: Quiet
 ) -> DataSet:
     """Return the splits of a set; two processes that ask at once fetch and decode once."""
-    chosen = tuple(source.digests) if splits is None else tuple(splits)
+    require_word("damaged", damaged, ("error", "replace"))
+    chosen = tuple(splits or source.digests)
     for split in chosen:
         if split not in source.digests:
             expected, remedy = " or ".join(source.digests), "Choose one of these."

@@ -16,7 +16,7 @@ from pbwn_repro.data.known_sets import SourceFile
 from pbwn_repro.data.loading import check_folder, find_source, load_uncached
 from pbwn_repro.data.published import PublishedSource
 from pbwn_repro.data.splits import Split
-from pbwn_repro.data.store import Store, default_root, read_decoded
+from pbwn_repro.data.store import Store, cache_root, read_decoded
 from pbwn_repro.data.verification import locate_any, verify
 
 Look = tuple[str, Callable[[], str]]
@@ -33,7 +33,7 @@ class Finding:
 
 def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | str | None = None) -> Iterator[Finding]:
     """Yield a finding for each part of a set that is here; a set of which nothing is here is an error."""
-    root = Path(cache_dir).expanduser() if cache_dir else default_root()
+    root = cache_root(cache_dir)
     folder = check_folder(data_dir)
     source = find_source(name, folder)
     looks = list(uncached_looks(name, folder) if source is None else cached_looks(source, root))

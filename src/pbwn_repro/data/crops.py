@@ -20,7 +20,11 @@ ASPECT = (3 / 4, 4 / 3)
 
 
 class Crop(Protocol):
-    """Cuts one picture; the random numbers come from outside."""
+    """Cuts one picture to size x size; the random numbers come from outside."""
+
+    @property
+    def size(self) -> int:
+        """The pixels of a side."""
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor | None:
         """Random numbers for `count` pictures, one row each, or None."""

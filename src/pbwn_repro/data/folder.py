@@ -67,7 +67,8 @@ class FolderSplit:
                     found=f"{picture.width}x{picture.height}",
                     remedy="Use an augmentation with a crop (imagenet_training, imagenet_evaluation).",
                 )
-        return torch.stack(pictures) if pictures else torch.empty(0, 3, 0, 0, dtype=torch.uint8)
+        size = crop.size if crop else 0
+        return torch.stack(pictures) if pictures else torch.empty(0, 3, size, size, dtype=torch.uint8)
 
 
 def decode(path: Path) -> Image.Image:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pbwn_repro.data.errors import DamagedFileError
 from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSet
-from pbwn_repro.data.store import Store, default_root, read_manifest
+from pbwn_repro.data.store import Store, cache_root, read_manifest
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ USERS_OWN = (
 
 def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
     """Return all sets that can be named, and what of them is in the cache."""
-    root = Path(cache_dir).expanduser() if cache_dir else default_root()
+    root = cache_root(cache_dir)
     others = sorted(path.name for path in root.glob("*") if (path / "decoded").is_dir() and path.name not in KNOWN_SETS)
     entries = [entry_of(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
     return [*ALWAYS_HERE, *entries, *USERS_OWN]

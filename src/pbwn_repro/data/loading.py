@@ -13,7 +13,7 @@ from pbwn_repro.data.errors import MissingFileError, UnknownSetError
 from pbwn_repro.data.known_sets import KNOWN_SETS
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.store import default_root
+from pbwn_repro.data.store import cache_root
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet")
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME")
@@ -39,7 +39,7 @@ def load(
     data_dir = check_folder(data_dir)
     source = find_source(name, data_dir)
     if source is not None:
-        root = Path(cache_dir).expanduser() if cache_dir else default_root()
+        root = cache_root(cache_dir)
         return load_cached(source, root, splits=splits, damaged=damaged, progress=progress or Quiet())
     dataset = load_uncached(name, data_dir)
     chosen = {split: dataset[split] for split in splits or dataset.splits}

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +52,21 @@ def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 def pictures(file: Path) -> Iterator[tuple[str, bytes | None, int | None]]:
     """Yield where each picture stands, its encoded bytes and its label."""
-    with _open(file) as parquet:
+    row = 0
+    with _opened(file) as parquet:
         names = parquet.schema_arrow.names
         image, label = _column(file, names, IMAGE_COLUMNS), _column(file, names, LABEL_COLUMNS)
-        row = 0
         for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[image, label]):
-            for picture, number in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                place = f"{file}, row {row}"
-                content = picture.get("bytes") if isinstance(picture, dict) else picture
-                if isinstance(picture, dict) and picture.get("path"):
-                    place += f" ({picture['path']})"
-                yield place, content, number
+            for picture, number in zip(batch[image].to_pylist(), batch[label].to_pylist(), strict=True):
+                encoded = picture if isinstance(picture, dict) else {"bytes": picture}
+                name = f" ({encoded['path']})" if encoded.get("path") else ""
+                yield f"{file}, row {row}{name}", encoded.get("bytes"), number
                 row += 1
 
 
 def class_names(file: Path) -> tuple[str, ...] | None:
     """Return the names that Hugging Face's metadata gives to the labels, if it does."""
-    with _open(file) as parquet:
+    with _opened(file) as parquet:
         metadata = (parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
     features = json.loads(metadata).get("info", {}).get("features", {})
     return next((tuple(features[name]["names"]) for name in LABEL_COLUMNS if "names" in features.get(name, {})), None)
@@ -104,12 +103,14 @@ def read_split(files: Sequence[Path]) -> MemorySplit:
     return MemorySplit(torch.stack(images), torch.tensor(labels))
 
 
-def _open(file: Path) -> Any:
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
     try:
-        return ParquetFile(file)
+        with ParquetFile(file) as parquet:
+            yield parquet
     except (pyarrow.ArrowException, OSError) as error:
         size = f"{file.stat().st_size:,} bytes that do not read ({error})"
         remedy = "The file was cut or altered: fetch it anew."

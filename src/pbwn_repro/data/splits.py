@@ -96,7 +96,8 @@ class MemorySplit:
         if crop is None:
             return pictures
         pairs = zip(pictures.cpu(), rows(drawn, len(indices)), strict=True)
-        return torch.stack([to_pixels(crop(to_picture(pixels), row)) for pixels, row in pairs])
+        cropped = [to_pixels(crop(to_picture(pixels), row)) for pixels, row in pairs]
+        return torch.stack(cropped) if cropped else pictures.new_empty(0, pictures.shape[1], crop.size, crop.size)
 
 
 def join(*splits: MemorySplit) -> MemorySplit:

@@ -82,9 +82,9 @@ class Store:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def default_root() -> Path:
-    """Return the cache folder: $PBWN_CACHE, or the operating system's usual place."""
-    return Path(os.environ.get(ENVIRONMENT_VARIABLE) or pooch.os_cache("pbwn"))
+def cache_root(cache_dir: Path | str | None = None) -> Path:
+    """Return the cache folder: the given one, $PBWN_CACHE, or the operating system's usual place."""
+    return Path(cache_dir or os.environ.get(ENVIRONMENT_VARIABLE) or pooch.os_cache("pbwn")).expanduser()
 
 
 def write_decoded(folder: Path, partial: Path, decoded: Decoded) -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pbwn_repro.data.words import require_word
+
 
 class Transform(Protocol):
     """One change of a batch of pictures."""
@@ -67,6 +69,11 @@ class PadCrop:
     fill: Literal["reflect", "zero"] = "reflect"
     offset: Literal["image", "batch"] = "image"
 
+    def __post_init__(self) -> None:
+        """Refuse other words."""
+        require_word("fill", self.fill, ("reflect", "zero"))
+        require_word("offset", self.offset, ("image", "batch"))
+
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
         """Draw top and left."""
         number = 1 if self.offset == "batch" else count
@@ -93,6 +100,10 @@ class Flip:
     """Mirror pictures left to right: each with probability 1/2, or exactly half of each batch, as the authors did."""
 
     which: Literal["random", "half"] = "random"
+
+    def __post_init__(self) -> None:
+        """Refuse other words."""
+        require_word("flip", self.which, ("random", "half"))
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
         """Draw whether to mirror."""

@@ -70,6 +70,12 @@ def test_cifar_training_is_by_default_what_the_authors_did():
     assert paper[1:] == (PadCrop(4, "zero", "image"), Flip("random"))
 
 
+@pytest.mark.parametrize("word", [{"fill": "mirror"}, {"offset": "picture"}, {"flip": "all"}])
+def test_other_words_are_refused(word):
+    with pytest.raises(ValueError, match=rf"{next(iter(word))} must be '\w+' or '\w+', not"):
+        augmentations.cifar_training(**word)
+
+
 def test_mnist_is_padded_to_32_and_loses_its_own_mean():
     images = torch.randint(0, 256, (50, 1, 28, 28), generator=generator(0, "m"), dtype=torch.uint8)
     split = MemorySplit(images, torch.zeros(50, dtype=torch.int64))

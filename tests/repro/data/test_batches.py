@@ -91,10 +91,19 @@ def test_the_shares_of_the_ranks_put_together_are_the_batch_of_one_process(recip
     assert torch.equal(torch.cat([share.images for share in shares]), alone.images)
 
 
-def test_a_rank_without_a_share_of_the_last_batch_gets_an_empty_one():
-    batches = batches_of(9, batch_size=8, last="keep", rank=0, world_size=4)
+@pytest.mark.parametrize(
+    ("augmentation", "size"),
+    [
+        (augmentations.cifar_training(), 8),
+        (augmentations.cifar_training(offset="image"), 8),
+        (augmentations.imagenet_training(6), 6),
+        (augmentations.imagenet_evaluation(6, 7), 6),
+    ],
+)
+def test_a_rank_without_a_share_of_the_last_batch_gets_an_empty_one(augmentation, size):
+    batches = batches_of(9, augmentation, batch_size=8, last="keep", rank=0, world_size=4)
     batch = batches.batch(0, 1)
-    assert batch.images.shape == (0, 3, 8, 8)
+    assert batch.images.shape == (0, 3, size, size)
     assert batch.labels.shape == (0,)
 
 
@@ -124,6 +133,8 @@ def test_batches_land_on_the_asked_device():
         ({"batch_size": 21}, "a split of 20 pictures has no batch of 21: lower batch_size"),
         ({"batch_size": 6, "world_size": 4}, "batch_size 6 is shared by 4 ranks"),
         ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank must be in 0..1"),
+        ({"batch_size": 4, "order": "shuffle"}, "order must be 'shuffled' or 'fixed', not 'shuffle'"),
+        ({"batch_size": 4, "last": True}, "last must be 'drop' or 'keep', not True"),
     ],
 )
 def test_what_would_give_no_batch_is_refused(options, message):

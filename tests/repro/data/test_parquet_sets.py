@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from pyarrow import parquet
 
 from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MissingFileError, load
 
@@ -51,6 +52,21 @@ def test_many_files_of_a_split_are_read_in_order_and_validation_serves_as_test(t
     assert torch.equal(dataset.train.images[20:], dataset.test.images)
 
 
+def test_the_order_of_the_columns_does_not_matter(tmp_path, cache, make):
+    folder = make.parquet_folder(tmp_path / "tiny")
+    expected = load(f"hf:{folder}", cache_dir=cache).digest
+    for path in folder.iterdir():
+        parquet.write_table(parquet.read_table(path).select(["label", "img"]), path)
+    assert load(f"hf:{folder}", cache_dir=cache).digest == expected
+
+
+def damage_the_middle(folder, make):
+    path = folder / "test-00000-of-00001.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(196)
+    path.write_bytes(content)
+
+
 def cut(folder, make):
     path = folder / "train-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-20])
@@ -96,6 +112,7 @@ def two_configurations(folder, make):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (damage_the_middle, "test-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not"),
         (cut, "train-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not read"),
         (other_columns, "train-00000-of-00001.parquet: expected a column img or image, found columns photo, label"),
         (no_labels, "expected a column label or labels, found columns img, fine_label"),

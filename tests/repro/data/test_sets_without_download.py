@@ -5,7 +5,7 @@ import torch
 
 from pbwn_repro import data
 from pbwn_repro.data import Batches, DataError, MemorySplit, UnknownSetError, augmentations, load
-from pbwn_repro.data.store import default_root
+from pbwn_repro.data.store import cache_root
 
 SYNTHETIC = {
     "digits": ((1, 8, 8), 10),
@@ -101,6 +101,7 @@ def test_a_data_dir_that_is_not_there_is_an_error_for_every_set(tmp_path):
 
 def test_splits_can_be_chosen_and_unknown_ones_are_refused():
     assert list(load("digits", splits=["test"]).splits) == ["test"]
+    assert list(load("digits", splits=[]).splits) == ["train", "test"]
     with pytest.raises(DataError, match=r"split 'valid' of digits: expected train or test"):
         load("digits", splits=["valid"])
 
@@ -123,7 +124,7 @@ def test_the_public_names_are_these():
 
 
 def test_real_mnist_where_it_can_be_had():
-    if not list((default_root() / "mnist").glob("decoded/*")):
+    if not list((cache_root() / "mnist").glob("decoded/*")):
         pytest.skip("MNIST is not in the cache: `pbwn data get mnist` puts it there")
     mnist = load("mnist")
     assert mnist.digest == "0849d5ec0e70ea8c40a07a74d9de4569ff045591312b5f4946a961c0f6f337aa"

@@ -10,7 +10,7 @@ from pbwn_repro.data import DamagedFileError, MemorySplit
 from pbwn_repro.data.caching import load_cached
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.store import Decoded, Store, default_root, read_decoded, write_decoded
+from pbwn_repro.data.store import Decoded, Store, cache_root, read_decoded, write_decoded
 
 
 @pytest.fixture
@@ -104,6 +104,6 @@ def test_an_error_while_writing_leaves_nothing(tmp_path, decoded):
 
 def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
     monkeypatch.setenv("PBWN_CACHE", str(tmp_path))
-    assert default_root() == tmp_path
+    assert cache_root() == tmp_path
     monkeypatch.delenv("PBWN_CACHE")
-    assert default_root().name == "pbwn"
+    assert cache_root().name == "pbwn"
