@@ -41,7 +41,11 @@ class Normalise(FixedTransform):
     std: tuple[float, ...]
 
     def apply(self, images: Tensor, drawn: Tensor | None = None) -> Tensor:
-        """Subtract and divide."""
+        """Subtract and divide; a number of channels that would be broadcast to another is refused."""
+        if len(self.mean) not in (1, images.shape[1]):
+            raise ValueError(
+                f"pictures of {images.shape[1]} channels cannot take {len(self.mean)} means: use another recipe"
+            )
         mean, std = (torch.tensor(values, device=images.device).view(-1, 1, 1) for values in (self.mean, self.std))
         return (images - mean).div_(std)
 

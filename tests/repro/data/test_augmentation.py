@@ -61,6 +61,11 @@ def test_normalisation_is_per_channel_on_pixels():
     assert torch.allclose(found[0, :, 0, 0], expected, rtol=1e-6)
 
 
+def test_a_recipe_for_colours_refuses_grey_pictures():
+    with pytest.raises(ValueError, match=r"pictures of 1 channels cannot take 3 means"):
+        augmentations.cifar_evaluation().apply(floats(channels=1), generator(1, "a"), count=6)
+
+
 def test_cifar_training_is_by_default_what_the_authors_did():
     normalise, crop, flip = augmentations.cifar_training().transforms
     assert (normalise.mean, normalise.std) == ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7))
