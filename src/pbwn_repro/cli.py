@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pbwn_repro.commands import data
+from pbwn_repro.commands import data, train
 
 app = typer.Typer(
     name="pbwn",
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command()(train.train)
 
 
 @app.callback()

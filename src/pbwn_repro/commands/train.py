@@ -1,0 +1,173 @@
+"""`pbwn train`: one run, started or gone on with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pbwn_repro.commands.data import CacheDir, DataDir
+
+NON_FINITE = 3
+
+
+def option(help_text: str, *names: str, metavar: str | None = None) -> Any:
+    """An option whose default the help text names where there is one."""
+    return typer.Option(*names, help=help_text, show_default=False, metavar=metavar)
+
+
+def train(
+    model: Annotated[str | None, option("The network, such as resnet-20 or mlp.", metavar="NAME")] = None,
+    data: Annotated[str | None, option("The data set; the recipe's own if not given.", metavar="SET")] = None,
+    method: Annotated[
+        str | None,
+        option("normal, wn, pbwn (default), pbwn-riem, pbwn-epoch, pbwn-t<k> or max-norm.", metavar="NAME"),
+    ] = None,
+    epochs: Annotated[int | None, option("Length of the run.")] = None,
+    steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, option("Examples of a step, over all processes.")] = None,
+    accumulation: Annotated[int | None, option("Parts that a step's batch is worked through in.")] = None,
+    lr: Annotated[float | None, option("Initial learning rate.")] = None,
+    weight_decay: Annotated[float | None, option("Weight decay.")] = None,
+    labels: Annotated[int | None, option("Number of labeled examples, for the ladder.")] = None,
+    seed: Annotated[int | None, option("Seed of everything random (default 1).")] = None,
+    init: Annotated[
+        Literal["paper", "authors"] | None, option("Initialisation as the paper states, or as in the authors' code.")
+    ] = None,
+    scope: Annotated[
+        Literal["paper", "authors"] | None, option("Layers that the paper, or the authors' code, constrains.")
+    ] = None,
+    precision: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, option("float32 (default), or mixed precision.")
+    ] = None,
+    compile: Annotated[bool | None, option("Compile the network.", "--compile/--no-compile")] = None,
+    evaluate_every: Annotated[int | None, option("Steps between tests; each epoch if not given.")] = None,
+    checkpoint_every: Annotated[int | None, option("Steps between checkpoints; each epoch if not given.")] = None,
+    log_every: Annotated[int | None, option("Steps that a line of metrics sums up.")] = None,
+    on_nonfinite: Annotated[
+        Literal["stop", "skip"] | None, option("What to do about a step with a loss or gradient that is not finite.")
+    ] = None,
+    shard: Annotated[bool | None, option("Spread weights over processes (FSDP2).", "--shard/--no-shard")] = None,
+    config: Annotated[Path | None, option("JSON file with fields of the configuration.", metavar="FILE")] = None,
+    set_: Annotated[
+        list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
+    ] = None,
+    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    data_dir: DataDir = None,
+    cache_dir: CacheDir = None,
+    device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.")] = "auto",
+    threads: Annotated[int | None, option("Threads; give 1 where several runs share a machine.")] = None,
+    workers: Annotated[int, option("Processes that decode pictures of sets that do not fit into memory.")] = 4,
+    tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
+    quiet: Annotated[bool, option("Print the result alone.", "--quiet", "-q")] = False,
+    dry_run: Annotated[
+        bool, option("Show configuration, constrained weights and an estimate; write nothing.", "--dry-run")
+    ] = False,
+) -> None:
+    """Train one network. The same command goes on where it was cut off; a finished run is not made again.
+
+    What is not given comes from the paper's recipe for the network. Several processes:
+    torchrun --nproc-per-node 2 -m pbwn_repro train ...
+    """
+    chosen = {
+        name: value
+        for name, value in locals().items()
+        if value is not None and name not in ("config", "set_", "out", "data_dir", "cache_dir", *_MEANS)
+    }
+    means = {"out": out, "device": device, "threads": threads, "workers": workers, "tensorboard": tensorboard}
+    raise typer.Exit(
+        _train(chosen, config, set_ or [], data_dir, cache_dir, quiet=quiet, dry_run=dry_run, **means),
+    )
+
+
+_MEANS = ("device", "threads", "workers", "tensorboard", "quiet", "dry_run")
+
+
+def _train(
+    chosen: dict[str, Any],
+    file: Path | None,
+    assignments: list[str],
+    data_dir: Path | None,
+    cache_dir: Path | None,
+    *,
+    out: Path,
+    device: str,
+    threads: int | None,
+    workers: int,
+    tensorboard: bool,
+    quiet: bool,
+    dry_run: bool,
+) -> int:
+    import torch
+
+    from pbwn_repro.engine.finite import NonFiniteError
+    from pbwn_repro.engine.processes import processes
+    from pbwn_repro.engine.signals import INTERRUPTED, Interrupted
+    from pbwn_repro.runs.execution import execute
+    from pbwn_repro.runs.folder import BusyError, RunFolder
+    from pbwn_repro.runs.resolution import parse, read_file, resolve
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with processes(_device(device)) as place:
+        wishes = {**(read_file(file) if file else {}), **dict(map(parse, assignments)), **chosen}
+        wishes.pop("processes", None)
+        config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
+        folder = RunFolder.of(config, out)
+        if dry_run:
+            _show(config, dataset, folder, place)
+            return 0
+        reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
+        try:
+            result = execute(config, dataset, folder, place, reporter, workers=workers)
+        except Interrupted:
+            if place.is_first:
+                print(f"stopped and saved in {folder.path}; the same command goes on from there", file=sys.stderr)
+            return INTERRUPTED
+        except NonFiniteError as error:
+            print(f"pbwn: {error}", file=sys.stderr)
+            return NON_FINITE
+        except BusyError as error:
+            print(f"pbwn: {error}", file=sys.stderr)
+            return 1
+        if place.is_first:
+            print(f"{config.run_name}: test error {result['test_error']:.2f} %  ({folder.path})")
+    return 0
+
+
+def _device(name: str) -> Any:
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name!r}: there is cpu, cuda, cuda:<number>") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: this torch sees no GPU")
+    return found
+
+
+def _reporter(folder: Any, *, quiet: bool, tensorboard: bool) -> Any:
+    from pbwn_repro.engine.reporting import Bar, Everyone, Lines, Quiet, TensorBoard
+
+    first = Quiet() if quiet else Bar() if sys.stderr.isatty() else Lines()
+    return Everyone(first, TensorBoard(folder.path / "tensorboard")) if tensorboard else first
+
+
+def _show(config: Any, dataset: Any, folder: Any, place: Any) -> None:
+    from pbwn_repro.engine.training import Training
+    from pbwn_repro.runs.folder import to_json
+
+    training = Training(config, dataset, place)
+    estimate = training.estimate()
+    print(to_json(config.model_dump(mode="json")).decode())
+    print(training.projection or "no weight is constrained by a projection")
+    hours, minutes = divmod(round(estimate.seconds / 60), 60)
+    print(
+        f"\n{training.total_steps:,} steps, about {hours} h {minutes:02d} min on this machine as busy as it is now; "
+        f"{estimate.bytes / 1e6:,.0f} MB on the disk while it runs\n{folder.path} ({folder.state})"
+    )

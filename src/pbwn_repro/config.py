@@ -1,0 +1,191 @@
+"""One validated, frozen run configuration; its canonical hash names the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+
+from pbwn_repro import methods, models
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Part(BaseModel):
+    """What all parts of a configuration have in common: they do not change, and refuse fields they do not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+class SGD(Part):
+    """Stochastic gradient descent."""
+
+    kind: Literal["sgd"] = "sgd"
+    lr: Rate = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: Decay = 0.0
+
+
+class Adam(Part):
+    """Adam with L2 weight decay."""
+
+    kind: Literal["adam"] = "adam"
+    lr: Rate = 0.001
+    weight_decay: Decay = 0.0
+
+
+class Constant(Part):
+    """One learning rate for the whole run."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class Steps(Part):
+    """The rate falls by a factor at the start of some epochs, counted from 1 as in the paper.
+
+    The authors set the momentum buffers to zero at each drop.
+    """
+
+    kind: Literal["steps"] = "steps"
+    drops: tuple[PositiveInt, ...]
+    factor: Annotated[float, Field(gt=0, lt=1)]
+    momentum: Literal["keep", "reset"] = "reset"
+
+
+class Exponential(Part):
+    """The rate falls exponentially over the epochs, to `final` times the initial one at the end."""
+
+    kind: Literal["exponential"] = "exponential"
+    final: Annotated[float, Field(gt=0, lt=1)] = 0.01
+
+
+class LinearTail(Part):
+    """A constant rate for so many steps, then falling linearly to 0 at the end."""
+
+    kind: Literal["linear-tail"] = "linear-tail"
+    constant_steps: PositiveInt
+
+
+class Data(Part):
+    """A data set by name and digest, never by place; the splits to train and to test on."""
+
+    name: str
+    digest: str
+    train: tuple[str, ...] = ("train",)
+    test: str = "test"
+    normalisation: Literal["unit-range", "mnist-mlp", "cifar", "imagenet"] = "unit-range"
+    augmentation: Literal["none", "authors", "he"] = "none"
+    labels: PositiveInt | None = None
+
+
+class RunConfig(Part):
+    """Everything that a run's result depends on.
+
+    Args:
+        model: a name of `pbwn_repro.models`, with its own options in `model_options`.
+        method: a name of `pbwn_repro.methods`.
+        init: the initialisation that the paper states for all methods, or the authors' own, which differs by method.
+        scope: the layers that the paper, or the authors' code, constrains.
+        epochs: the length of the run; `steps` instead for runs that count iterations.
+        batch_size: examples of a step, over all processes and accumulated parts.
+        accumulation: the number of parts that a step's batch is worked through in.
+        evaluate_every: steps between evaluations; after each epoch if None.
+        checkpoint_every: steps between checkpoints; after each epoch if None.
+        log_every: the number of steps that a line of metrics averages the training loss over.
+        processes: how many share the work; `shard` spreads weights over them (FSDP2).
+    """
+
+    model: str
+    model_options: dict[str, Any] = {}
+    data: Data
+    method: str
+    init: Literal["paper", "authors"] = "paper"
+    scope: Literal["paper", "authors"] = "paper"
+    optimizer: Annotated[SGD | Adam, Field(discriminator="kind")] = SGD()
+    schedule: Annotated[Constant | Steps | Exponential | LinearTail, Field(discriminator="kind")] = Constant()
+    epochs: PositiveInt | None = None
+    steps: PositiveInt | None = None
+    batch_size: PositiveInt = 128
+    accumulation: PositiveInt = 1
+    evaluate_every: PositiveInt | None = None
+    checkpoint_every: PositiveInt | None = None
+    log_every: PositiveInt = 1
+    seed: int = 1
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    processes: PositiveInt = 1
+    shard: bool = False
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, name: str) -> str:
+        models.scheme(name)
+        return name
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, name: str) -> str:
+        return methods.method(name).name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give the length as epochs or as steps, one of the two")
+        parts = self.accumulation * self.processes
+        if self.batch_size % parts:
+            raise ValueError(
+                f"batch_size {self.batch_size} does not split into {self.accumulation} accumulated parts for "
+                f"{self.processes} processes: choose a multiple of {parts}"
+            )
+        if (self.model == "ladder") != (self.data.labels is not None):
+            raise ValueError("the ladder, and no other network, needs a number of labels (data.labels, --labels)")
+        if isinstance(self.schedule, LinearTail) and (self.steps or 0) < self.schedule.constant_steps:
+            raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps} needs as many steps or more")
+        if self.model == "ladder" and self.accumulation > 1:
+            raise ValueError("the ladder's three passes share one batch: accumulation has to be 1")
+        return self
+
+    @property
+    def canonical(self) -> str:
+        """The configuration as JSON in one fixed form."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def hash(self) -> str:
+        """The sha256 of the canonical form."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run's folder: for people first, then unique."""
+        return f"{self.model}-{self.method}-seed{self.seed}-{self.hash[:8]}"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run, with every field that has to change."""
+
+
+def read_config(fields: dict[str, Any]) -> RunConfig:
+    """Validate a configuration given as plain data; the error names each field to change and what was found."""
+    try:
+        return RunConfig.model_validate_json(json.dumps(fields))
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors(include_url=False):
+            place = ".".join(str(part) for part in problem["loc"]) or "configuration"
+            message = problem["msg"].removeprefix("Value error, ")
+            if problem["type"] == "extra_forbidden":
+                known = ", ".join(sorted(RunConfig.model_fields)) if len(problem["loc"]) == 1 else ""
+                message = "there is no such field" + (f"; there is {known}" if known else "")
+            shown = (
+                ""
+                if problem["type"] in ("value_error", "extra_forbidden", "missing")
+                else f"; found {problem['input']!r}"
+            )
+            lines.append(f"{place}: {message}{shown}")
+        raise ConfigError("; ".join(lines)) from None

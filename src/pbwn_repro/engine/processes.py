@@ -1,0 +1,85 @@
+"""The processes that share a run: one, or those that torchrun has started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The place of this process among those that share the run."""
+
+    rank: int = 0
+    count: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the run folder."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up over all processes."""
+        if self.count > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in one of the processes; all of them learn the same answer."""
+        return flag if self.count == 1 else bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
+
+    def share(self, value: Any) -> Any:
+        """What the first process has, in all of them."""
+        if self.count == 1:
+            return value
+        held = [value]
+        torch.distributed.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
+        """Have the processes share the model: each a copy (DDP), or each a part of its weights (FSDP2)."""
+        if shard:
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(model)
+            return model
+        if self.count == 1:
+            return model
+        return DistributedDataParallel(model)
+
+    def align(self, model: nn.Module) -> None:
+        """Give all processes the running statistics of the first: each batch-normalises its own share of a batch."""
+        if self.count > 1:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+
+def without_synchronisation(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """Accumulate gradients in this process alone until the last part of a batch."""
+    return nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync()
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[Processes]:
+    """Join the processes that torchrun has started, or stand alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Processes(device=device)
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Processes(torch.distributed.get_rank(), count, device)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,32 @@
+"""The learning rate as a pure function of the step."""
+
+from __future__ import annotations
+
+from pbwn_repro.config import Exponential, LinearTail, RunConfig, Steps
+
+
+def learning_rate(config: RunConfig, step: int, steps_per_epoch: int, total_steps: int) -> float:
+    """The rate of a step, counted from 0."""
+    initial, schedule = config.optimizer.lr, config.schedule
+    epoch = step // steps_per_epoch + 1
+    if isinstance(schedule, Steps):
+        return initial * schedule.factor ** sum(epoch >= drop for drop in schedule.drops)
+    if isinstance(schedule, Exponential):
+        epochs = -(-total_steps // steps_per_epoch)
+        return initial * schedule.final ** (epoch / epochs)
+    if isinstance(schedule, LinearTail):
+        tail = total_steps - schedule.constant_steps
+        return initial * min(1.0, (total_steps - step) / tail) if tail else initial
+    return initial
+
+
+def resets_momentum(config: RunConfig, step: int, steps_per_epoch: int) -> bool:
+    """Whether the momentum buffers are set to zero before this step: where the rate drops, as the authors do."""
+    schedule = config.schedule
+    return (
+        isinstance(schedule, Steps)
+        and schedule.momentum == "reset"
+        and step % steps_per_epoch == 0
+        and step // steps_per_epoch + 1 in schedule.drops
+        and step > 0
+    )

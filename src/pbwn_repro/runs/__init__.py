@@ -1,0 +1,1 @@
+"""The run folder's contract, and what fills it."""

@@ -1,0 +1,73 @@
+"""What a run was made with: versions, threads, machine, code."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pbwn
+import pbwn_repro
+
+_PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "numba", "triton")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Everything besides the configuration that a run's bytes may depend on."""
+    return {
+        "code": {"pbwn": pbwn.__version__, "sha256": code_digest()},
+        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:
+    """What has changed since a run was started, a phrase each."""
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new, name = before.get(key), now.get(key), f"{place}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name} was {_short(old)}, is {_short(new)}")
+    return found
+
+
+@cache
+def code_digest() -> str:
+    """The sha256 of the source files of both packages."""
+    digest = hashlib.sha256()
+    for package in (pbwn, pbwn_repro):
+        root = Path(package.__file__ or "").parent
+        for path in sorted(root.rglob("*.py")):
+            digest.update(str(path.relative_to(root.parent)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def processor() -> str:
+    """The name of the processor, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _short(value: Any) -> str:
+    return repr(value) if len(repr(value)) < 40 else f"{repr(value)[:16]}...'"

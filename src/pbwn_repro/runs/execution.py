@@ -1,0 +1,101 @@
+"""Filling one run folder: skip what is done, resume what was cut off, start what is new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from pbwn_repro.config import RunConfig
+from pbwn_repro.data import DataSet
+from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
+from pbwn_repro.engine.metrics import MetricsLog, NoLog
+from pbwn_repro.engine.processes import Processes
+from pbwn_repro.engine.reporting import Reporter
+from pbwn_repro.engine.training import Progress, Training
+from pbwn_repro.runs.environment import differences, environment
+from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+
+
+def execute(
+    config: RunConfig,
+    dataset: DataSet,
+    folder: RunFolder,
+    place: Processes,
+    reporter: Reporter,
+    *,
+    workers: int = 0,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> dict[str, Any]:
+    """Make the run's result, or return the one that is there. Only the first process writes.
+
+    `on_stage` is called between the stages of writing a checkpoint.
+    """
+    check_data(config, dataset)
+    done = place.share(folder.read_result() if place.is_first and folder.state == "done" else None)
+    if done is not None:
+        return done
+    training = Training(config, dataset, place, workers=workers)  # what cannot be built writes nothing
+    with folder.locked() if place.is_first else nullcontext():
+        if place.is_first:
+            folder.claim(config)
+            _note_environment(folder, place, reporter)
+        store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
+        checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
+        position = 0 if checkpoint is None else json.loads(checkpoint.files["progress.json"])["metrics_bytes"]
+        metrics = MetricsLog(folder.metrics, position) if place.is_first else NoLog()
+        timing = _timing_log(folder) if place.is_first else NoLog()
+        try:
+            finished = training.run(store, metrics, timing, reporter, checkpoint)
+        finally:
+            metrics.close()
+            timing.close()
+        if place.is_first:
+            write_atomically(folder.model, finished.model)
+            write_atomically(folder.result, to_json(finished.result))
+            store.prune(keep=1)
+        return finished.result
+
+
+def check_data(config: RunConfig, dataset: DataSet) -> None:
+    """Make sure that the data are those that the configuration names."""
+    if (config.data.name, config.data.digest) != (dataset.name, dataset.digest):
+        raise ValueError(
+            f"the configuration names the data {config.data.name} ({config.data.digest[:8]}); found {dataset.name} "
+            f"({dataset.digest[:8]}): pass the same --data and --data-dir as before"
+        )
+
+
+def _open_checkpoint(store: CheckpointStore, folder: RunFolder, reporter: Reporter) -> Checkpoint | None:
+    """The newest checkpoint that is whole and whose metrics are still there."""
+    while True:
+        checkpoint = store.newest(reporter.message)
+        if checkpoint is None:
+            return None
+        known = Progress(**json.loads(checkpoint.files["progress.json"])).metrics_bytes
+        held = folder.metrics.stat().st_size if folder.metrics.exists() else 0
+        if held >= known:
+            return checkpoint
+        reporter.message(
+            f"{folder.metrics.name} has {held:,} bytes, {known:,} were written at step {checkpoint.step:,}"
+        )
+        store.discard(checkpoint)
+
+
+def _note_environment(folder: RunFolder, place: Processes, reporter: Reporter) -> None:
+    now = environment(place.device)
+    if not folder.environment.exists():
+        write_atomically(folder.environment, to_json(now))
+        return
+    changed = differences(json.loads(folder.environment.read_text()), now)
+    if changed:
+        reporter.message(
+            f"the environment has changed since this run was started: {'; '.join(changed)}. "
+            "The result may differ in its last digits from that of an uninterrupted run."
+        )
+
+
+def _timing_log(folder: RunFolder) -> MetricsLog:
+    """Clock values are kept as they come; they are no part of the result."""
+    return MetricsLog(folder.timing, folder.timing.stat().st_size if folder.timing.exists() else 0)

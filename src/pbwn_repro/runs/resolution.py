@@ -1,0 +1,97 @@
+"""From what a user asks for to a full configuration: recipe, file, options, data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pbwn_repro.config import ConfigError, RunConfig, read_config
+from pbwn_repro.data import DataSet, load
+from pbwn_repro.recipes import prepared, recipe
+
+# Options that stand for a field further down.
+_SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "labels": "data.labels"}
+
+
+def resolve(
+    wishes: Mapping[str, Any], *, data_dir: Path | None = None, cache_dir: Path | None = None, processes: int = 1
+) -> tuple[RunConfig, DataSet]:
+    """Complete a user's wishes with the recipe of the network, and load the data that they name.
+
+    Wishes are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
+    what `pbwn_repro.data.load` takes: the configuration holds the set's name and digest instead.
+    """
+    if "model" not in wishes:
+        raise ConfigError("model: which network? Give --model, such as --model resnet-20")
+    fields = copy.deepcopy(recipe(_known_model(wishes["model"])))
+    wanted = dict(wishes)
+    source = wanted.pop("data", None)
+    if isinstance(source, Mapping):  # a whole data part, as in the configuration of another run
+        fields["data"] = dict(source)
+        source = source["name"]
+    elif source is not None:
+        fields["data"] = prepared(fields["data"], source)
+    for name, value in wanted.items():
+        _set(fields, _SHORTHANDS.get(name, name), value)
+    if "steps" in wanted and "epochs" not in wanted:
+        fields.pop("epochs", None)
+    if "epochs" in wanted and "steps" not in wanted:
+        fields.pop("steps", None)
+    fields.setdefault("method", "pbwn")
+    fields["processes"] = processes
+    data = fields["data"]
+    splits = [*data.get("train", ["train"]), data.get("test", "test")]
+    dataset = load(source or data["name"], data_dir=data_dir, cache_dir=cache_dir, splits=splits)
+    if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
+        fields["data"] = data = {**prepared({**data, "name": ""}, dataset.name), **_kept(wanted)}
+    data.update(name=dataset.name, digest=dataset.digest)
+    return read_config(fields), dataset
+
+
+def parse(assignment: str) -> tuple[str, Any]:
+    """Read `field=value`; the value is JSON, or else a word."""
+    name, separator, text = assignment.partition("=")
+    if not separator:
+        raise ConfigError(f"--set {assignment!r}: write FIELD=VALUE, such as schedule.factor=0.5")
+    try:
+        return name, json.loads(text)
+    except json.JSONDecodeError:
+        return name, text
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The fields in a JSON file; the config.json of a run is one too."""
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"--config {path}: there is no such file") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--config {path}: not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"--config {path}: an object with fields is needed; found {type(fields).__name__}")
+    return fields
+
+
+def _known_model(name: str) -> str:
+    from pbwn_repro import models
+
+    models.scheme(name)
+    return name
+
+
+def _kept(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Wishes about the data that hold for whatever set it turns out to be."""
+    named = {_SHORTHANDS.get(name, name): value for name, value in wanted.items()}
+    return {name.removeprefix("data."): value for name, value in named.items() if name.startswith("data.")}
+
+
+def _set(fields: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        fields = fields.setdefault(part, {})
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{name}: {part} has no fields of its own")
+    fields[last] = value

@@ -1,0 +1,67 @@
+"""After SIGKILL at any moment, a run that is started again ends byte for byte like one that was never cut off."""
+
+import signal
+
+import pytest
+
+from storm import contents, digits_config, run
+
+SCENARIOS = {
+    "a CNN with augmentation and dropout": {
+        "model": "wrn-10-1",
+        "method": "pbwn",
+        "data": {"augmentation": "he"},
+        "schedule": {"kind": "steps", "drops": [2], "factor": 0.1},
+        "epochs": 2,
+        "batch_size": 288,
+    },
+    "the Ladder with its noise": {
+        "model": "ladder",
+        "method": "pbwn",
+        "model_options": {"hidden_sizes": [24, 12], "denoising_weights": [1000.0, 10.0, 0.1]},
+        "data": {"labels": 20},
+        "optimizer": {"kind": "adam", "weight_decay": 1e-4},
+        "schedule": {"kind": "linear-tail", "constant_steps": 6},
+    },
+    "gradient accumulation with tangent gradients": {
+        "model": "resnet-8",
+        "method": "pbwn-riem",
+        "accumulation": 2,
+        "log_every": 5,
+    },
+    "an interval in the middle": {"model": "resnet-8", "method": "pbwn-t5"},
+    "a projection after each epoch": {
+        "model": "resnet-8",
+        "method": "pbwn-epoch",
+        "epochs": 3,
+        "batch_size": 288,
+    },
+    "two processes": {"model": "resnet-8", "method": "pbwn", "processes": 2, "data": {"augmentation": "authors"}},
+}
+# One after the other in one folder, each in a process of its own that goes on where the last was cut off.
+MOMENTS = [
+    ("step", 1),
+    ("stage", "folder made", 1),
+    ("stage", "optimizer.pt written", 1),
+    ("stage", "renamed", 1),
+    ("evaluation", 1),
+    ("stage", "manifest.json written", 2),
+    ("step", 8),
+    ("stage", "pruned", 2),
+    ("step", 12),
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_run_killed_again_and_again_ends_like_one_that_never_was(scenario, tmp_path):
+    config = digits_config(**SCENARIOS[scenario])
+    assert run(config, tmp_path / "whole") == [0] * config.processes
+    killed = 0
+    for moment in MOMENTS:
+        killed += -signal.SIGKILL in run(config, tmp_path / "storm", moment)
+    assert killed >= 5
+    assert run(config, tmp_path / "storm") == [0] * config.processes
+    expected, found = contents(tmp_path / "whole"), contents(tmp_path / "storm")
+    assert found.keys() == expected.keys()
+    assert {name for name in found if found[name] != expected[name]} == set()
+    assert {"result.json", "model.safetensors", "metrics.jsonl"} <= expected.keys()

@@ -1,0 +1,113 @@
+"""Run training in child processes that are killed for real, and start them again until they finish."""
+
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import torch
+
+_PRELOADED = ["torch", "torch._dynamo", "pbwn_repro.runs.execution", "sklearn.datasets", "scipy"]
+
+
+def digits_config(**fields):
+    """A configuration on the embedded digits, small enough for seconds."""
+    from pbwn_repro.config import read_config
+    from pbwn_repro.data import load
+
+    dataset = load("digits")
+    data = {"name": dataset.name, "digest": dataset.digest, **fields.pop("data", {})}
+    length = {} if "epochs" in fields else {"steps": 12}
+    usual = {"batch_size": 32, "checkpoint_every": 3, "evaluate_every": 4, **length}
+    return read_config({**usual, **fields, "data": data})
+
+
+def run(config, folder, moment=None):
+    """Train in a new process; with a moment given, it kills itself there. Returns the exit code.
+
+    A moment is ("step", n): at the first line of metrics after n steps; or ("stage", name, k): the k-th time that the checkpoint writer
+    gets to this stage; or ("evaluation", k): after the k-th test.
+    """
+    context = multiprocessing.get_context("forkserver")
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    with tempfile.TemporaryDirectory() as meeting:
+        children = [
+            context.Process(
+                target=_child, args=(config.canonical, str(folder), moment, rank, config.processes, meeting)
+            )
+            for rank in range(config.processes)
+        ]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+    return [child.exitcode for child in children]
+
+
+def _child(canonical, path, moment, rank, count, meeting):
+    from pbwn_repro.config import read_config
+    from pbwn_repro.data import load
+    from pbwn_repro.engine.processes import Processes
+    from pbwn_repro.runs.execution import execute
+    from pbwn_repro.runs.folder import RunFolder
+
+    torch.set_num_threads(1)
+    if count > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{meeting}/meeting", rank=rank, world_size=count
+        )
+    hit = Killer(moment)
+    execute(
+        read_config(json.loads(canonical)),
+        load("digits"),
+        RunFolder(Path(path)),
+        Processes(rank, count),
+        hit,
+        on_stage=lambda stage: hit.at("stage", stage),
+    )
+    if count > 1:
+        torch.distributed.destroy_process_group()
+
+
+class Killer:
+    """A reporter that ends its process without a farewell when the moment has come."""
+
+    def __init__(self, moment):
+        self.moment, self.seen = moment, {}
+
+    def at(self, kind, value=None):
+        key = (kind, value) if kind == "stage" else kind
+        self.seen[key] = self.seen.get(key, 0) + 1
+        if self.moment is None or self.moment[0] != kind:
+            return
+        if (kind == "step" and value >= self.moment[1]) or (
+            kind != "step" and self.moment[1:] in ((value, self.seen[key]), (self.seen[key],))
+        ):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def begin(self, name, step, total):
+        pass
+
+    def step(self, step, loss, rate, speed):
+        self.at("step", step)
+
+    def evaluated(self, step, error):
+        self.at("evaluation")
+
+    def message(self, text):
+        pass
+
+    def end(self):
+        pass
+
+
+def contents(folder):
+    """Every byte that a run leaves behind, times and environment aside."""
+    left_out = {"timing.jsonl", ".lock", "environment.json"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file() and path.name not in left_out
+    }
