@@ -30,6 +30,8 @@ class Axes:
     groups: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.neurons, int):
+            raise TypeError(f"axes are a tuple of dimensions: write ({self.neurons},)")
         object.__setattr__(self, "neurons", tuple(self.neurons))
         if not self.neurons or any(not isinstance(d, int) or d < 0 for d in self.neurons):
             raise ValueError(f"axes are dimensions counted from 0, such as (0,) or (0, 1); found {self.neurons}")
@@ -95,7 +97,10 @@ class LayerAxes:
         """The axes of one parameter of this module, or None where they are not known."""
         for pattern, axes in (self.incoming if direction == "incoming" else self.outgoing).items():
             if fnmatchcase(parameter, pattern):
-                return axes(module) if callable(axes) else axes
+                found = as_axes(axes(module) if callable(axes) else axes)
+                if not isinstance(found, Axes):
+                    raise TypeError(f"the axes of {type(module).__name__}.{parameter} are no tuple: {found!r}")
+                return found
         return None
 
 
@@ -126,7 +131,16 @@ _KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
 
 def layer_axes(module: nn.Module) -> LayerAxes | None:
     """What is known of a module's type, or of the nearest type that it derives from."""
-    for layer in type(module).__mro__:
+    return _known_of(type(module))
+
+
+def is_linear_or_convolution(module: nn.Module) -> bool:
+    """Whether a module is a layer that can be a network's output layer."""
+    return isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) or layer_axes(module) is _TRANSPOSED_LINEAR
+
+
+def _known_of(module_type: type[nn.Module]) -> LayerAxes | None:
+    for layer in module_type.__mro__:
         known = _KNOWN.get(layer) or _KNOWN.get(f"{layer.__module__}.{layer.__qualname__}")
         if known is not None:
             return known
@@ -150,7 +164,11 @@ def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Call
         raise ValueError(
             f"name the weights of {layer.__name__} and their axes: register({layer.__name__}, weight=(0,))"
         )
-    _KNOWN[layer] = LayerAxes({name: as_axes(axes) for name, axes in weights.items()})
+    # What is known of the type that it derives from still holds for the weights that are not named here.
+    known = _known_of(layer) or LayerAxes({})
+    incoming = {name: as_axes(axes) for name, axes in weights.items()}
+    outgoing = {name: axes for name, axes in known.outgoing.items() if name not in weights}
+    _KNOWN[layer] = LayerAxes({**incoming, **{k: v for k, v in known.incoming.items() if k not in weights}}, outgoing)
 
 
 def as_axes(axes: Axes | tuple[int, ...] | Callable[[nn.Module], Axes]) -> AxesOf:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from torch import Tensor
@@ -21,7 +21,9 @@ class WeightReport:
     """One weight: the largest relative deviation of its rows, and which rows are zero or not finite.
 
     A row's index is a number, or a tuple where several axes index the neurons. Zero rows do not count for the
-    deviation; `zero_rows_allowed` says whether the constraint permits those that there are.
+    deviation; `zero_rows_allowed` says whether the constraint permits those that there are. `between_projections`
+    says that a step has moved the weight since its last projection, as an interval allows. `held` says whether an
+    optimizer still moves it: one that was replaced after attach is not the optimizer's any more.
     """
 
     name: str
@@ -30,6 +32,8 @@ class WeightReport:
     dead: tuple[RowIndex, ...]
     nonfinite: tuple[RowIndex, ...]
     zero_rows_allowed: bool
+    between_projections: bool = False
+    held: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,11 @@ class Certificate:
 
     weights: tuple[WeightReport, ...]
     hooks_in_place: bool = True
-    between_projections: bool = False
+
+    @property
+    def between_projections(self) -> bool:
+        """Whether some weight is still to be projected."""
+        return any(weight.between_projections for weight in self.weights)
 
     @property
     def ok(self) -> bool:
@@ -65,13 +73,20 @@ class Certificate:
         """Everything that keeps this from being ok, a sentence each."""
         found = []
         if not self.hooks_in_place:
-            found.append("no optimizer calls this projection (copying one loses its hooks): call rebind(optimizer)")
+            found.append(
+                "an optimizer does not call this projection: after detach(), or where the optimizer was copied or is "
+                "gone, call rebind(optimizer)"
+            )
         for weight in self.weights:
             if weight.nonfinite:
                 found.append(f"{weight.name}: {_rows(weight.nonfinite)} not finite")
             if weight.dead and not weight.zero_rows_allowed:
                 found.append(f"{weight.name}: {_rows(weight.dead)} zero and cannot be projected")
-            if weight.deviation > weight.tolerance and not self.between_projections:
+            if not weight.held:
+                found.append(
+                    f"{weight.name}: replaced after attach, and no optimizer holds it: make a new one, and rebind"
+                )
+            if weight.deviation > weight.tolerance and not weight.between_projections:
                 found.append(
                     f"{weight.name}: off by {weight.deviation:.1e}, more than the {weight.tolerance:.0e} of rounding"
                 )
@@ -89,10 +104,25 @@ class Certificate:
 
 
 def certify(
-    weights: Sequence[ConstrainedWeight], constraint: Constraint, radii: Mapping[str, Tensor]
+    weights: Sequence[ConstrainedWeight],
+    constraint: Constraint,
+    radii: Mapping[str, Tensor],
+    *,
+    between_projections: Collection[str] = (),
+    orphans: Collection[str] = (),
 ) -> tuple[WeightReport, ...]:
-    """Measure every weight in float64. Where weights are sharded, every process has to call this."""
-    return tuple(_report(weight, constraint, radii.get(weight.name)) for weight in weights)
+    """Measure every weight in float64. Where weights are sharded, every process has to call this.
+
+    `between_projections` and `orphans` name the weights that are so.
+    """
+    return tuple(
+        replace(
+            _report(weight, constraint, radii.get(weight.name)),
+            between_projections=weight.name in between_projections,
+            held=weight.name not in orphans,
+        )
+        for weight in weights
+    )
 
 
 def _report(weight: ConstrainedWeight, constraint: Constraint, radii: Tensor | None) -> WeightReport:
@@ -103,10 +133,9 @@ def _report(weight: ConstrainedWeight, constraint: Constraint, radii: Tensor | N
     deviations = constraint.deviations(norms, radii)
     finite = norms.isfinite()
     zero = norms == 0
-    padding = getattr(weight.module, "padding_idx", None)
-    if padding is not None:  # an embedding keeps this row at zero on purpose
-        zero[padding] = False
-        deviations[padding] = 0
+    if weight.padding is not None:
+        zero[weight.padding] = False
+        deviations[weight.padding] = 0
     alive = finite & ~zero
     return WeightReport(
         name=weight.name,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 
@@ -14,7 +16,7 @@ class UnitNorm:
     """The sphere: every neuron's weights have norm `radius` (equation 3: ddiag(W Wᵀ) = I).
 
     `radius="initial"` gives each neuron the norm that it has when the constraint is attached, which is what a
-    pretrained model wants. A neuron that is zero at that moment has no norm to keep and stays free.
+    pretrained model wants. A neuron that is zero or not finite at that moment has no norm to keep and stays free.
 
     >>> UnitNorm().factors(torch.tensor([0.5, 4.0]))
     tensor([2.0000, 0.2500])
@@ -34,6 +36,13 @@ class UnitNorm:
         """How far each neuron is from the sphere, relative to its radius; a free neuron is never off."""
         deviation = (norms / self._radius(radii) - 1).abs()
         return deviation if radii is None else deviation.where(radii > 0, 0)
+
+    def misfit(self, dtype: torch.dtype) -> str | None:
+        """Say why weights of this dtype cannot have this norm, or None where they can."""
+        limits = torch.finfo(dtype)
+        if self.radius == "initial" or limits.tiny <= self.radius <= limits.max:
+            return None
+        return f"radius {self.radius} is beyond what {str(dtype).removeprefix('torch.')} can hold"
 
     def _radius(self, radii: Tensor | None) -> float | Tensor:
         if self.radius != "initial":
@@ -64,10 +73,14 @@ class MaxNorm:
         """How far each neuron sticks out of the ball, relative to the limit."""
         return (norms / self.limit - 1).clamp(min=0)
 
+    def misfit(self, dtype: torch.dtype) -> str | None:
+        """Weights of any dtype can be in the ball."""
+        return None
+
 
 Constraint: TypeAlias = UnitNorm | MaxNorm
 
 
 def _check_length(name: str, length: object, example: str) -> None:
-    if isinstance(length, bool) or not isinstance(length, (int, float)) or not (0 < length < math.inf):
+    if isinstance(length, bool) or not isinstance(length, Real) or not 0 < float(length) < math.inf:
         raise ValueError(f"{name} is a positive number, such as {example}; found {length!r}")

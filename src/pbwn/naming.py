@@ -32,16 +32,16 @@ class NamedParameter(NamedTuple):
     parameter: nn.Parameter
 
 
-def named_modules(model: nn.Module, name: str = "", parent: nn.Module | None = None) -> Iterator[NamedModule]:
+def named_modules(model: nn.Module, name: str = "", holders: tuple[nn.Module, ...] = ()) -> Iterator[NamedModule]:
     """Every module under every name it can be reached by, in order of registration."""
-    yield NamedModule(name, model, parent)
+    yield NamedModule(name, model, holders[-1] if holders else None)
     for child_name, child in model._modules.items():
-        if child is None:
+        if child is None or child is model or child in holders:  # a module that holds itself ends here
             continue
         if child_name in _TRANSPARENT or (child_name == "module" and isinstance(model, _WRAPPERS)):
-            yield from named_modules(child, name, model)
+            yield from named_modules(child, name, (*holders, model))
         else:
-            yield from named_modules(child, f"{name}.{child_name}" if name else child_name, model)
+            yield from named_modules(child, f"{name}.{child_name}" if name else child_name, (*holders, model))
 
 
 def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
@@ -63,7 +63,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a glob pattern names a parameter or a module that holds it; `*` spans dots.
+    """Whether a pattern, or a name as it is, names a parameter or a module that holds it; `*` spans dots.
 
     >>> matches("layer1", "layer1.0.conv.weight"), matches("*.gate", "mlp.gate.weight")
     (True, True)
@@ -71,7 +71,12 @@ def matches(pattern: str, name: str) -> bool:
     False
     """
     parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:length]), pattern) for length in range(1, len(parts) + 1))
+    return any(names(pattern, ".".join(parts[:length])) for length in range(1, len(parts) + 1))
+
+
+def names(pattern: str, name: str) -> bool:
+    """Whether a pattern, or the name as it is, names exactly this."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def suggestion(name: str, known: list[str]) -> str:

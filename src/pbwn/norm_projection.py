@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal, cast
 from weakref import WeakSet
 
@@ -34,7 +35,7 @@ def attach(
     include: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
-    output_layer: str | None = "auto",
+    output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
     initial: bool = True,
     state: Mapping[str, Any] | None = None,
@@ -55,7 +56,7 @@ def attach(
         include: patterns of weights to constrain that would be left alone, such as embeddings.
         skip: patterns of weights to leave alone.
         axes: neuron axes of weights in custom layers, by pattern of their name.
-        output_layer: "auto" finds it and leaves it alone, None constrains it too, a module's name picks another.
+        output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
         initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
         state: a saved `projection.state_dict()`: go on from there, without an initial projection.
@@ -68,12 +69,11 @@ def attach(
     >>> projection.check().ok
     True
     """
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+    if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
         raise ValueError(f"every is a number of steps from 1 up, or None to project by hand; found {every!r}")
     if gradient not in ("ordinary", "riemannian"):
         raise ValueError(f'gradient is "ordinary" or "riemannian"; found {gradient!r}')
-    if not isinstance(constraint, (UnitNorm, MaxNorm)):
-        raise TypeError(f"constraint is pbwn.UnitNorm(...) or pbwn.MaxNorm(...); found {constraint!r}")
+    _check_constraint(constraint)
     if gradient == "riemannian" and isinstance(constraint, MaxNorm):
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if backend not in ("auto", "torch"):
@@ -91,6 +91,7 @@ def attach(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
+    _refuse_misfits(constraint, selection.constrained)
     _refuse_attached(selection.constrained)
     attached = NormProjection(model, selection, constraint, every=every, gradient=gradient, optimizers=optimizers)
     if state is None:
@@ -108,7 +109,7 @@ def project_(
     include: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
-    output_layer: str | None = "auto",
+    output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
     strict: bool = False,
 ) -> Selection:
@@ -121,6 +122,7 @@ def project_(
     >>> len(project_(model).constrained), model[0].weight.norm(dim=1).allclose(torch.ones(8))
     (1, True)
     """
+    _check_constraint(constraint)
     if constraint == UnitNorm(radius="initial"):
         raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
     selection = select(
@@ -135,7 +137,7 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
-    sharded.reshard(model)
+    _refuse_misfits(constraint, selection.constrained)
     Batch(selection.constrained, constraint).project_()
     return selection
 
@@ -167,12 +169,18 @@ class NormProjection:
         self._drivers = [_Driver(share, Batch(share, constraint)) for share in shares]
 
     def project(self, model: nn.Module | None = None) -> None:
-        """Project now; given a copy of the model, such as an average of its weights, project the copy instead."""
+        """Project now; given a copy of the model, such as an average of its weights, project the copy instead.
+
+        Where weights are sharded, every process has to call this.
+        """
+        sharded.reshard(self.model)
         if model is not None:
             sharded.reshard(model)
-            Batch(self.selection.counterparts(model), self.constraint, self._radii).project_()
+            copies = self.selection.counterparts(model)
+            whole = self._whole_radii()
+            shares = {copy.name: sharded.scatter(whole[copy.name], copy.tensor, copy.axes) for copy in copies if whole}
+            Batch(copies, self.constraint, shares).project_()
             return
-        sharded.reshard(self.model)
         for driver in self._drivers:
             driver.batch.project_()
             driver.projected = True
@@ -180,11 +188,15 @@ class NormProjection:
     def check(self) -> Certificate:
         """Measure every constrained weight, and look whether the hooks are in place."""
         sharded.reshard(self.model)
-        return Certificate(
-            certify(self.selection.constrained, self.constraint, self._radii),
-            hooks_in_place=all(driver.hooks is not None and driver.hooks.in_place for driver in self._drivers),
-            between_projections=not all(driver.projected for driver in self._drivers),
+        moved = [driver for driver in self._drivers if not driver.projected]
+        reports = certify(
+            self.selection.constrained,
+            self.constraint,
+            self._radii,
+            between_projections={weight.name for driver in moved for weight in driver.weights},
+            orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
         )
+        return Certificate(reports, hooks_in_place=all(driver.is_hooked for driver in self._drivers))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: step counts, and the radii where they are the initial ones.
@@ -192,22 +204,20 @@ class NormProjection:
         Plain numbers and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
         every process has to call this.
         """
-        weights = {weight.name: weight for weight in self.selection.constrained}
+        sharded.reshard(self.model)
         return {
             "version": _STATE_VERSION,
+            "constraint": str(self.constraint),
+            "weights": [weight.name for weight in self.selection.constrained],
             "steps": [driver.steps for driver in self._drivers],
             "projected": [driver.projected for driver in self._drivers],
-            "radii": {
-                name: sharded.gather(radii, weights[name].tensor, weights[name].axes)
-                for name, radii in self._radii.items()
-            },
+            "radii": self._whole_radii(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
-        keeps_radii = self.constraint == UnitNorm(radius="initial")
-        named = {weight.name for weight in self.selection.constrained} if keeps_radii else set()
-        _check_state(state, len(self._drivers), named)
+        sharded.reshard(self.model)
+        _check_state(state, len(self._drivers), self.constraint, self.selection.constrained)
         for driver, steps, projected in zip(self._drivers, state["steps"], state["projected"], strict=True):
             driver.steps, driver.projected = steps, projected
         for weight in self.selection.constrained:
@@ -222,6 +232,7 @@ class NormProjection:
         They take the places of the ones before, in the same order, and must hold the same weights.
         """
         optimizers = _hookable(optimizer)
+        _refuse_attached(self.selection.constrained, besides=self)
         if len(optimizers) != len(self._drivers):
             raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
@@ -230,6 +241,7 @@ class NormProjection:
                 if weight not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
         self.detach()
+        self._fsdp_modules = sharded.fsdp_modules(self.model)
         for driver, one in zip(self._drivers, optimizers, strict=True):
             driver.hooks = StepHooks(
                 one,
@@ -275,10 +287,22 @@ class NormProjection:
                 driver.batch.settle_()
                 driver.projected = True
 
+    def _whole_radii(self) -> dict[str, Tensor]:
+        """The radii that neurons keep, of whole weights, by the weight's name."""
+        return {
+            weight.name: sharded.gather(self._radii[weight.name], weight.tensor, weight.axes).clone()
+            for weight in self.selection.constrained
+            if weight.name in self._radii
+        }
+
     def _before_step(self, driver: _Driver) -> None:
+        for module in self._fsdp_modules:
+            module.reshard()
         driver.batch.tangent_()
 
     def _after_step(self, driver: _Driver) -> None:
+        for module in self._fsdp_modules:
+            module.reshard()
         driver.steps += 1
         driver.projected = self.every is not None and driver.steps % self.every == 0
         if driver.projected:
@@ -299,13 +323,29 @@ class _Driver:
     steps: int = 0
     projected: bool = False
 
+    @property
+    def is_hooked(self) -> bool:
+        """Whether its optimizer tells of its steps."""
+        return self.hooks is not None and self.hooks.in_place
+
+    def orphans(self) -> list[ConstrainedWeight]:
+        """The weights that its optimizer does not hold any more."""
+        optimizer = None if self.hooks is None else self.hooks.optimizer
+        held = self.weights if optimizer is None else _moved_by(optimizer, self.weights)
+        return [weight for weight in self.weights if weight not in held]
+
 
 def _hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
     """The optimizers as a list, each freed of wrappers that have no step hooks of their own."""
-    given = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
-    if not given:
+    if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups"):
+        found = [_unwrapped(one) for one in optimizer]
+    else:
+        found = [_unwrapped(optimizer)]
+    if not found:
         raise ValueError("attach needs an optimizer; found an empty list")
-    return [_unwrapped(one) for one in given]
+    if len(set(map(id, found))) < len(found):
+        raise ValueError("an optimizer is given twice: name each once")
+    return found
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:
@@ -324,29 +364,54 @@ def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tup
     return tuple(weight for weight in weights if id(weight.tensor) in held)
 
 
-def _refuse_attached(weights: Iterable[ConstrainedWeight]) -> None:
-    wanted = {(weight.module, weight.attribute) for weight in weights}
+def _check_constraint(constraint: object) -> None:
+    if not isinstance(constraint, (UnitNorm, MaxNorm)):
+        raise TypeError(f"constraint is pbwn.UnitNorm(...) or pbwn.MaxNorm(...); found {constraint!r}")
+
+
+def _refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight]) -> None:
+    for weight in weights:
+        misfit = constraint.misfit(weight.tensor.dtype)
+        if misfit is not None:
+            raise ValueError(f"weight {weight.name!r}: {misfit}")
+
+
+def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:
+    wanted = {id(weight.tensor) for weight in weights}
     for other in _attached:
-        if not any(driver.hooks is not None and driver.hooks.in_place for driver in other._drivers):
+        if other is besides or not any(driver.is_hooked for driver in other._drivers):
             continue
         for weight in other.selection.constrained:
-            if (weight.module, weight.attribute) in wanted:
+            if id(weight.tensor) in wanted:
                 raise ValueError(
                     f"weight {weight.name!r} has a projection attached already: call detach() on that one first"
                 )
 
 
-def _check_state(state: Mapping[str, Any], num_optimizers: int, radii: set[str]) -> None:
-    missing = {"version", "steps", "projected", "radii"} - set(state)
+def _check_state(
+    state: Mapping[str, Any], num_optimizers: int, constraint: Constraint, weights: Sequence[ConstrainedWeight]
+) -> None:
+    missing = {"version", "constraint", "weights", "steps", "projected", "radii"} - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
     if state["version"] != _STATE_VERSION:
         raise ValueError(f"the state has version {state['version']}; this pbwn reads version {_STATE_VERSION}")
-    if len(state["steps"]) != num_optimizers:
+    if not len(state["steps"]) == len(state["projected"]) == num_optimizers:
         raise ValueError(f"the state is of {len(state['steps'])} optimizers; this projection has {num_optimizers}")
-    if set(state["radii"]) != radii:
-        differing = ", ".join(sorted(set(state["radii"]) ^ radii)[:5])
+    if not all(isinstance(count, int) and count >= 0 for count in state["steps"]):
+        raise ValueError(f"steps are whole numbers from 0 up; found {state['steps']}")
+    if state["constraint"] != str(constraint):
         raise ValueError(
-            f"the state keeps radii of other weights than this projection (differing: {differing}): "
-            "attach with the same constraint and the same choice of weights as in the run that saved it"
+            f"the state is of {state['constraint']}, this projection of {constraint}: attach with the same constraint, "
+            "or without state= to begin anew"
         )
+    differing = set(state["weights"]) ^ {weight.name for weight in weights}
+    if differing:
+        raise ValueError(
+            f"the state is of other weights than this projection (differing: {', '.join(sorted(differing)[:5])}): "
+            "attach with the same include, skip, axes and output_layer as in the run that saved it"
+        )
+    for weight in weights:
+        radii = state["radii"].get(weight.name)
+        if radii is not None and tuple(radii.shape) != weight.axes.neuron_shape(weight.shape):
+            raise ValueError(f"the state has radii of shape {tuple(radii.shape)} for {weight.name}, {weight.shape}")

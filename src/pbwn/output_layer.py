@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from pbwn.axes import layer_axes
+from pbwn.axes import is_linear_or_convolution
 from pbwn.naming import named_modules, suggestion, unwrap
 
 _GETTERS = ("get_output_embeddings", "get_classifier")
@@ -20,25 +21,32 @@ class OutputLayer:
     description: str
 
 
-def find_output_layer(model: nn.Module, choice: str | None) -> OutputLayer:
+_NONE = OutputLayer(frozenset(), "none found")
+
+
+def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, *, frozen_too: bool) -> OutputLayer:
     """Find the output layer: by name, by itself where the choice is "auto", or none where it is None."""
     if choice is None:
         return OutputLayer(frozenset(), "constrained like any other (output_layer=None)")
     if choice != "auto":
-        return _named(model, choice)
-    return _by_getter(model) or _last(model)
+        return _named(model, [choice] if isinstance(choice, str) else choice)
+    return _by_getter(model) or _last(model, frozen_too=frozen_too) or _last(model, frozen_too=True) or _NONE
 
 
-def _named(model: nn.Module, name: str) -> OutputLayer:
+def _named(model: nn.Module, names: Sequence[str]) -> OutputLayer:
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f'output_layer is "auto", None, or the names of modules; found {names!r}')
     modules = {known: module for known, module, _ in named_modules(model) if known}
-    if name not in modules:
-        raise ValueError(f"output_layer={name!r} is not a module of the model: {suggestion(name, list(modules))}")
-    return OutputLayer(frozenset(modules[name].modules()), f"{name!r} (as given)")
+    for name in names:
+        if name not in modules:
+            raise ValueError(f"output_layer={name!r} is not a module of the model: {suggestion(name, list(modules))}")
+    parts = frozenset(part for name in names for part in modules[name].modules())
+    return OutputLayer(parts, f"{', '.join(map(repr, names))} (as given)")
 
 
 def _by_getter(model: nn.Module) -> OutputLayer | None:
     """Ask the model itself, as Hugging Face and timm models can be asked."""
-    inner = unwrap(model)
+    inner = _held(unwrap(model))
     names = {module: name for name, module, _ in named_modules(model)}
     for getter in _GETTERS:
         method = getattr(inner, getter, None)
@@ -46,9 +54,12 @@ def _by_getter(model: nn.Module) -> OutputLayer | None:
             continue
         try:
             answer = method()
-        except (AttributeError, NotImplementedError):  # a base class's getter, not meant for this model
+        except (AttributeError, NotImplementedError, TypeError):  # a getter that is not meant for this model
             continue
-        heads = [head for head in (answer if isinstance(answer, (tuple, list)) else [answer]) if head in names]
+        answers = (
+            answer.values() if isinstance(answer, dict) else answer if isinstance(answer, (tuple, list)) else [answer]
+        )
+        heads = [head for head in answers if isinstance(head, nn.Module) and head in names]
         if heads:
             described = ", ".join(repr(names[head]) for head in heads)
             return OutputLayer(
@@ -57,15 +68,24 @@ def _by_getter(model: nn.Module) -> OutputLayer | None:
     return None
 
 
-def _last(model: nn.Module) -> OutputLayer:
-    """The last layer in order of registration, the output projection inside an attention not counted."""
+def _held(model: nn.Module) -> nn.Module:
+    """The model inside a module that merely holds it, such as a training module beside losses and metrics."""
+    while not model._parameters:
+        children = [child for child in model.children() if next(child.parameters(), None) is not None]
+        if len(children) != 1 or any(callable(getattr(model, getter, None)) for getter in _GETTERS):
+            break
+        model = children[0]
+    return model
+
+
+def _last(model: nn.Module, *, frozen_too: bool) -> OutputLayer | None:
+    """The last layer in order of registration that learns; not the output projection inside an attention layer."""
     last = None
     for name, module, parent in named_modules(model):
-        known = layer_axes(module)
-        # Linear layers and convolutions are the ones whose outgoing weights are defined.
-        if known is not None and known.outgoing and not isinstance(parent, nn.MultiheadAttention):
+        learns = frozen_too or any(parameter.requires_grad for parameter in module.parameters())
+        if is_linear_or_convolution(module) and learns and not isinstance(parent, nn.MultiheadAttention):
             last = name, module
     if last is None:
-        return OutputLayer(frozenset(), "none found")
+        return None
     name, module = last
     return OutputLayer(frozenset({module}), f"{name or 'the model itself'!r} (the last Linear or convolution)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from pbwn.axes import Axes, layer_axes
@@ -30,38 +30,58 @@ class Reason:
 
 def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -> Axes | Reason:
     """The neuron axes of a parameter, or the reason that lies in itself to leave it alone."""
-    name, module, attribute, parameter = named
-    if isinstance(module, ParametrizationList) or _is_recomputed(module, attribute):
-        return Reason("parametrized: the layer's weight is computed from it")
-    if isinstance(module, _NORMALISATION):
-        return Reason("normalisation layer")
-    if "bias" in attribute:
-        return Reason("bias")
+    known = layer_axes(named.module)
+    if known is not None and known.find(named.module, named.attribute, "incoming") is not None:
+        axes = known.find(named.module, named.attribute, direction)
+        return _obstacle(named.parameter, frozen_too=frozen_too) or _fitting(named, axes)
+    return _kind(named) or Reason(
+        f"neuron axes unknown: pass axes={{{named.name!r}: ...}} or pbwn.register({type(named.module).__name__}, ...)",
+        unknown=True,
+    )
+
+
+def _obstacle(parameter: nn.Parameter, *, frozen_too: bool) -> Reason | None:
+    """Why a weight with known axes cannot be constrained as it is."""
     if parameter.ndim < 2:
         return Reason(f"{parameter.ndim}-d parameter")
+    if parameter.numel() == 0:
+        return Reason("empty")
     if not (parameter.requires_grad or frozen_too):
         return Reason("frozen")
-    if parameter.dtype not in SUPPORTED_DTYPES:
-        return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
-    return _known_axes(module, name, attribute, tuple(parameter.shape), direction)
+    return unsupported(parameter)
 
 
-def _known_axes(module: nn.Module, name: str, attribute: str, shape: tuple[int, ...], direction: str) -> Axes | Reason:
-    layer = type(module).__name__
-    known = layer_axes(module)
-    incoming = known and known.find(module, attribute, "incoming")
-    if known is None or incoming is None:
-        return Reason(f"neuron axes unknown: pass axes={{{name!r}: ...}} or pbwn.register({layer}, ...)", unknown=True)
-    axes = known.find(module, attribute, direction)
+def unsupported(parameter: nn.Parameter) -> Reason | None:
+    """Say so where the dtype is none that rows can be normalised in."""
+    if parameter.dtype in SUPPORTED_DTYPES:
+        return None
+    return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
+
+
+def _fitting(named: NamedParameter, axes: Axes | None) -> Axes | Reason:
+    layer = type(named.module).__name__
     if axes is None:
         return Reason(f"outgoing weights of {layer} are not defined")
-    misfit = axes.misfit(shape)
+    misfit = axes.misfit(tuple(named.parameter.shape))
     return axes if misfit is None else Reason(f"unusual {layer}: {misfit}", unknown=True)
+
+
+def _kind(named: NamedParameter) -> Reason | None:
+    """What a parameter without known axes is, if it is no weight."""
+    if isinstance(named.module, ParametrizationList) or _is_recomputed(named.module, named.attribute):
+        return Reason("parametrized: the layer's weight is computed from it")
+    if isinstance(named.module, _NORMALISATION):
+        return Reason("normalisation layer")
+    if "bias" in named.attribute:
+        return Reason("bias")
+    if named.parameter.ndim < 2:
+        return Reason(f"{named.parameter.ndim}-d parameter")
+    return None if named.parameter.requires_grad else Reason("frozen")
 
 
 def _is_recomputed(module: nn.Module, attribute: str) -> bool:
     for suffix in _RECOMPUTED_SUFFIXES:
         original = attribute.removesuffix(suffix)
-        if original != attribute and original not in module._parameters and hasattr(module, original):
+        if original not in (attribute, *module._parameters) and isinstance(getattr(module, original, None), Tensor):
             return True
     return False

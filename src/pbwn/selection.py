@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from itertools import groupby
 from math import prod
 from typing import Literal
 
@@ -15,9 +13,9 @@ from torch.optim import Optimizer
 
 from pbwn import sharded, text
 from pbwn.axes import Axes, as_axes
-from pbwn.naming import NamedParameter, matches, named_parameters, suggestion
+from pbwn.naming import NamedParameter, matches, named_parameters, names, suggestion
 from pbwn.output_layer import OutputLayer, find_output_layer
-from pbwn.reasons import Reason, axes_or_reason
+from pbwn.reasons import Reason, axes_or_reason, unsupported
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +27,7 @@ class ConstrainedWeight:
     attribute: str
     axes: Axes
     shape: tuple[int, ...]
+    padding: int | None = None  # the row that an embedding keeps at zero on purpose
 
     @property
     def tensor(self) -> Tensor:
@@ -99,7 +98,7 @@ class Selection:
         )
         left_alone = text.table(
             ["left alone", "layer", "shape", "reason"],
-            [_left_alone_row(list(same)) for _, same in groupby(self.left_alone, _module_and_reason)],
+            [_left_alone_row(same) for same in _grouped(self.left_alone)],
         )
         notes = [
             f"note: {w.name} has a fan-in of 1: the projection leaves nothing of it but its signs"
@@ -125,7 +124,7 @@ def select(
     include: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
-    output_layer: str | None = "auto",
+    output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
     strict: bool = False,
     frozen: Literal["leave", "constrain"] = "leave",
@@ -153,16 +152,16 @@ def select(
         raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
     if direction not in ("incoming", "outgoing"):
         raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
-    for argument, patterns in (("include", include), ("skip", skip)):
-        if isinstance(patterns, str):
-            raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
+    if frozen not in ("leave", "constrain"):
+        raise ValueError(f'frozen is "leave" or "constrain"; found {frozen!r}')
     sharded.refuse_flattened(model)
+    sharded.reshard(model)
     selector = _Selector(
         parameters=_by_identity(model),
-        include=tuple(include),
-        skip=tuple(skip),
+        include=_patterns("include", include),
+        skip=_patterns("skip", skip),
         axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
-        output_layer=find_output_layer(model, output_layer),
+        output_layer=find_output_layer(model, output_layer, frozen_too=frozen == "constrain"),
         direction=direction,
         trained=None if optimizer is None else _trained(optimizer),
         constrain_frozen=frozen == "constrain",
@@ -187,12 +186,12 @@ class _Selector:
         self._refuse_idle_patterns()
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
-        for names in self.parameters:
-            verdict = self._verdict(names)
-            name, module, attribute, parameter = names[0]
+        for tied in self.parameters:
+            verdict = self._verdict(tied)
+            name, module, attribute, parameter = tied[0]
             shape = tuple(parameter.shape)
             if isinstance(verdict, Axes):
-                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape))
+                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, _padding(tied)))
             else:
                 left_alone.append(LeftAlone(name, type(module).__name__, shape, verdict))
         self._refuse_vain_includes(constrained, left_alone)
@@ -207,27 +206,27 @@ class _Selector:
             )
         return Selection(tuple(constrained), tuple(left_alone), self.output_layer.description)
 
-    def _verdict(self, names: list[NamedParameter]) -> Axes | Reason:
-        """What becomes of a parameter, over all of its names: what is left alone under one is left alone."""
-        explicit = {self.axes[pattern]: pattern for pattern in self.axes if _any_name(names, pattern)}
+    def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
+        """What becomes of a parameter, over all of its tied: what is left alone under one is left alone."""
+        explicit = {self.axes[pattern]: pattern for pattern in self.axes if _any_name(tied, pattern)}
         if len(explicit) > 1:
-            raise ValueError(f"weight {names[0].name!r} is given conflicting axes: {', '.join(map(str, explicit))}")
-        skipped = next((pattern for pattern in self.skip if _any_match(names, pattern)), None)
+            raise ValueError(f"weight {tied[0].name!r} is given conflicting axes: {', '.join(map(str, explicit))}")
+        skipped = next((pattern for pattern in self.skip if _any_match(tied, pattern)), None)
         if skipped is not None:
             if explicit:
-                raise ValueError(f"weight {names[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
+                raise ValueError(f"weight {tied[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
             return Reason(f"skipped by {skipped!r}")
         if explicit:
-            verdict: Axes | Reason = self._asked_for(names[0], next(iter(explicit)))
+            verdict: Axes | Reason = self._asked_for(tied[0], next(iter(explicit)))
         else:
-            included = any(_any_match(names, pattern) for pattern in self.include)
-            verdict = _agree([(named, self._by_default(named, included)) for named in names])
-        if isinstance(verdict, Axes) and self.trained is not None and id(names[0].parameter) not in self.trained:
+            included = any(_any_match(tied, pattern) for pattern in self.include)
+            verdict = _agree([(named, self._by_default(named, included)) for named in tied])
+        if isinstance(verdict, Axes) and self.trained is not None and id(tied[0].parameter) not in self.trained:
             return _NOT_TRAINED
         return verdict
 
     def _asked_for(self, named: NamedParameter, axes: Axes) -> Axes:
-        misfit = axes.misfit(tuple(named.parameter.shape))
+        misfit = axes.misfit(tuple(named.parameter.shape)) or unsupported(named.parameter)
         if misfit is None and not named.parameter.requires_grad and not self.constrain_frozen:
             misfit = "the weight is frozen (requires_grad=False)"
         if misfit is not None:
@@ -308,20 +307,37 @@ def _explicit(pattern: str, value: Axes | tuple[int, ...]) -> Axes:
     return axes
 
 
-def _any_match(names: list[NamedParameter], pattern: str) -> bool:
-    return any(matches(pattern, named.name) for named in names)
+def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(patterns, str):
+        raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
+    if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"{argument} is a list of patterns, such as ['layer1.*']; found {patterns!r}")
+    return tuple(patterns)
 
 
-def _any_name(names: list[NamedParameter], pattern: str) -> bool:
-    return any(named.name == pattern or fnmatchcase(named.name, pattern) for named in names)
+def _padding(tied: list[NamedParameter]) -> int | None:
+    embeddings = (named.module for named in tied if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)))
+    return next((module.padding_idx for module in embeddings if module.padding_idx is not None), None)
 
 
-def _module_and_reason(parameter: LeftAlone) -> tuple[str, Reason]:
-    return parameter.name.rpartition(".")[0], parameter.reason
+def _any_match(tied: list[NamedParameter], pattern: str) -> bool:
+    return any(matches(pattern, named.name) for named in tied)
+
+
+def _any_name(tied: list[NamedParameter], pattern: str) -> bool:
+    return any(names(pattern, named.name) for named in tied)
+
+
+def _grouped(parameters: Iterable[LeftAlone]) -> list[list[LeftAlone]]:
+    """The parameters of a module that are left alone for the same reason, together."""
+    groups: dict[tuple[str, Reason], list[LeftAlone]] = {}
+    for parameter in parameters:
+        groups.setdefault((parameter.name.rpartition(".")[0], parameter.reason), []).append(parameter)
+    return list(groups.values())
 
 
 def _left_alone_row(parameters: list[LeftAlone]) -> tuple[str, str, str, str]:
-    """One row for the parameters of a module that are left alone for the same reason."""
+    """One row for parameters of one module."""
     first = parameters[0]
     prefix, dot, _ = first.name.rpartition(".")
     attributes = [parameter.name.rpartition(".")[2] for parameter in parameters]

@@ -44,12 +44,18 @@ def refuse_flattened(model: nn.Module) -> None:
             )
 
 
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """The modules whose weights FSDP2 gathers and spreads."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if not hasattr(fsdp, "FSDPModule"):
+        return []
+    return [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]  # type: ignore[union-attr]
+
+
 def reshard(model: nn.Module) -> None:
     """Have FSDP2 put its shards back in place: after an evaluation the root module still holds gathered copies."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    for module in model.modules() if hasattr(fsdp, "FSDPModule") else ():
-        if isinstance(module, fsdp.FSDPModule):  # type: ignore[union-attr]
-            module.reshard()
+    for module in fsdp_modules(model):
+        module.reshard()
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,13 @@ def scatter(values: Tensor, weight: Tensor, axes: Axes) -> Tensor:
         return values
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(values, weight.device_mesh, _placements(weight, axes)).to_local()
+    try:
+        return distribute_tensor(values, weight.device_mesh, _placements(weight, axes)).to_local()
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"radii of a weight of shape {tuple(weight.shape)} cannot be spread as {weight.placements}: make its rows "
+            "divide evenly over the mesh"
+        ) from error
 
 
 def _placements(weight: DTensor, axes: Axes) -> list[Any]:

@@ -65,17 +65,18 @@ class StepHooks:
         self._depth += 1
         if self._on_gradient is None:
             return None
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            if self._depth == 1:
-                self._on_gradient()
-            return None
-        if isinstance(closure, _Closure):
-            return None
-        wrapped = _Closure(closure, self._on_gradient)
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": wrapped}
-        return (args[0], wrapped, *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._wrapped(kwargs["closure"])}
+        for position, argument in enumerate(args[1:], start=1):  # the optimizer itself comes first
+            if callable(argument):
+                return (*args[:position], self._wrapped(argument), *args[position + 1 :]), kwargs
+        if self._depth == 1:
+            self._on_gradient()
+        return None
+
+    def _wrapped(self, closure: Callable[[], Any]) -> _Closure:
+        assert self._on_gradient is not None
+        return closure if isinstance(closure, _Closure) else _Closure(closure, self._on_gradient)
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth -= 1

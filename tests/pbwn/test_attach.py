@@ -476,10 +476,13 @@ def test_weights_that_are_replaced_after_attach_are_found_again(replace):
     model, optimizer = make()
     projection = pbwn.attach(model, optimizer)
     step(model, optimizer)
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     replace(model)
     projection.project()
     assert deviation(model) < 2e-6
-    assert projection.check().ok
+    orphaned = id(model[0].weight) not in held
+    assert projection.check().ok is not orphaned
+    assert ("0.weight: replaced after attach" in str(projection.check())) is orphaned
 
 
 def test_a_weight_that_is_parametrized_after_attach_is_named_in_an_error():

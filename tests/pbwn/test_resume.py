@@ -146,7 +146,10 @@ def test_attaching_a_saved_model_anew_leaves_it_bit_for_bit():
     [
         ({"version": 99}, "version 99; this pbwn reads version 1"),
         ({"steps": [1, 2], "projected": [True, True]}, "of 2 optimizers; this projection has 1"),
-        ({"radii": {"elsewhere.weight": torch.ones(3)}}, r"radii of other weights .*elsewhere\.weight"),
+        ({"steps": ["one"]}, "steps are whole numbers from 0 up"),
+        ({"constraint": "MaxNorm(limit=3.0)"}, r"the state is of MaxNorm\(limit=3.0\), this projection of UnitNorm"),
+        ({"weights": ["elsewhere.weight"]}, r"of other weights .*elsewhere\.weight"),
+        ({"radii": {"hidden.0.weight": torch.ones(3)}}, r"radii of shape \(3,\) for hidden\.0\.weight"),
     ],
 )
 def test_the_state_of_another_run_is_refused(change, words):
