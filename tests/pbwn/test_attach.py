@@ -605,3 +605,58 @@ def test_what_is_printed_says_what_happens():
     )
     assert "0.weight" in printed
     assert "output layer: '4'" in printed
+
+
+# What hostile use has found
+
+
+def test_double_attachment_is_refused_however_it_is_tried():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    projection.detach()
+    pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(2.0))
+    with pytest.raises(ValueError, match="attached already"):
+        projection.rebind(optimizer)
+    other = make_model()
+    other[0].weight = model[0].weight
+    with pytest.raises(ValueError, match="attached already"):
+        pbwn.attach(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    fresh, its = make()
+    with pytest.raises(ValueError, match="given twice"):
+        pbwn.attach(fresh, [its, its])
+
+
+class WithScale(torch.optim.SGD):
+    def step(self, scale=1.0, closure=None):
+        assert scale == 0.5
+        return super().step(closure)
+
+
+def test_an_argument_of_step_that_is_no_closure_is_handed_on():
+    model, optimizer = make(WithScale)
+    pbwn.attach(model, optimizer, gradient="riemannian")
+    backward(model)
+    before = model[0].weight.detach().clone()
+    optimizer.step(0.5)
+    assert float((model[0].weight.grad * before).sum(1).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "radius"), [(torch.float16, 70000.0), (torch.float32, 1e-50), (torch.float16, 1e-6)])
+def test_a_radius_that_the_dtype_cannot_hold_is_refused(dtype, radius):
+    model = make_model().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"weight '0\.weight': radius .* is beyond what"):
+        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius))
+
+
+def test_a_saved_state_is_a_copy():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius="initial"))
+    projection.state_dict()["radii"]["0.weight"].zero_()
+    step(model, optimizer)
+    assert projection.check().ok
+
+
+def test_a_constraint_of_the_wrong_kind_is_refused_when_projecting_once():
+    with pytest.raises(TypeError, match=r"pbwn\.UnitNorm"):
+        pbwn.project_(make_model(), constraint=2.0)

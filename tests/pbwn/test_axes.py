@@ -169,3 +169,34 @@ def test_registering_needs_a_module_type_and_a_weight():
         pbwn.register(Experts)
     with pytest.raises(TypeError, match="tuple of dimensions"):
         pbwn.register(Experts, w1="0")
+
+
+class Adapted(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+        self.debias_w = nn.Parameter(torch.randn(2, 4))
+        self.proj = nn.Linear(4, 4)
+        self.proj_v = nn.Parameter(torch.randn(3, 4))
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_layer_keeps_what_its_base_is_known_for():
+    pbwn.register(Adapted, debias_w=(0,), proj_v=(0,))
+    model = nn.Sequential(nn.Linear(4, 4), Adapted(), nn.Linear(4, 2))
+    found = {weight.name for weight in pbwn.select(model).constrained}
+    assert found == {"0.weight", "1.weight", "1.debias_w", "1.proj_v", "1.proj.weight"}
+    assert "1.weight" in {weight.name for weight in pbwn.select(model, direction="outgoing").constrained}
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_linear_layer_can_still_be_the_output_layer():
+    class Head(nn.Linear):
+        pass
+
+    pbwn.register(Head, weight=(0,))
+    assert pbwn.select(nn.Sequential(nn.Linear(3, 3), Head(3, 2))).output_layer.startswith("'1'")
+
+
+def test_a_bare_number_is_no_axes():
+    with pytest.raises(TypeError, match=r"write \(0,\)"):
+        Axes(0)

@@ -103,3 +103,34 @@ def test_the_tolerance_is_that_of_the_dtype(attach, dtype, tolerance):
     with torch.no_grad():
         model[0].weight[0] *= 1 + 4 * tolerance
     assert not projection.check().ok
+
+
+def test_only_the_weights_of_an_optimizer_in_the_middle_of_its_interval_are_excused(model):
+    first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    second = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    projection = pbwn.attach(model, [first, second], every=2)
+    model(torch.randn(3, 4)).sum().backward()
+    first.step()
+    assert projection.check().ok
+    with torch.no_grad():
+        model[1].weight.mul_(3)
+    certificate = projection.check()
+    assert not certificate.ok
+    assert [report.between_projections for report in certificate.weights] == [True, False]
+
+
+def test_an_optimizer_without_constrained_weights_excuses_nothing(model):
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[:2], model[2])]
+    projection = pbwn.attach(model, optimizers, initial=False)
+    model(torch.randn(3, 4)).sum().backward()
+    optimizers[0].step()
+    assert projection.check().ok
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+    assert not projection.check().ok
+
+
+def test_the_padding_row_of_a_tied_embedding_is_found_under_its_other_name(attach):
+    model = nn.ModuleDict({"decoder": nn.Linear(4, 5), "embedding": nn.Embedding(5, 4, padding_idx=0)})
+    model["decoder"].weight = model["embedding"].weight
+    assert attach(model, include=["embedding"]).check().ok

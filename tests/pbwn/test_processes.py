@@ -130,6 +130,38 @@ def fsdp_projects_after_an_evaluation():
     assert projection.check().ok
 
 
+def fsdp_projects_a_step_that_finds_gathered_weights():
+    constraint = pbwn.UnitNorm(radius="initial")
+    for gradient in ("ordinary", "riemannian"):
+        torch.manual_seed(3)
+        model = Network()
+        expected = copy.deepcopy(model)
+        fully_shard(model)
+        ends = []
+        for one in (model, expected):
+            optimizer = torch.optim.SGD(one.parameters(), lr=0.5)
+            with torch.no_grad():
+                one(batch(0)[0])  # attaching finds gathered weights too
+            projection = pbwn.attach(one, optimizer, gradient=gradient, constraint=constraint)
+            for step in range(2):
+                optimizer.zero_grad()
+                one(batch(step)[0]).square().sum().backward()
+                with torch.no_grad():
+                    one(batch(0)[0])  # such as a look at the accuracy
+                optimizer.step()
+            with torch.no_grad():
+                one(batch(0)[0])
+            state = projection.state_dict()
+            with torch.no_grad():
+                one(batch(0)[0])
+            projection.load_state_dict(state)
+            assert projection.check().ok
+            ends.append({name: tuple(radii.shape) for name, radii in state["radii"].items()})
+            projection.detach()
+        assert ends[0] == ends[1]
+        assert_same_weights(model, expected)
+
+
 def dead_rows_are_named_by_their_index_in_the_whole_weight():
     torch.manual_seed(3)
     model = Network()
@@ -142,6 +174,20 @@ def dead_rows_are_named_by_their_index_in_the_whole_weight():
     certificate = projection.check()
     assert certificate.dead == {"hidden.weight": (6,), "grouped.weight": ((2, 1),)}
     assert certificate.nonfinite == {"up.weight": (5,)}
+
+
+def an_unsharded_copy_of_a_sharded_model_is_projected_to_the_same_radii():
+    torch.manual_seed(3)
+    model = Network()
+    average = copy.deepcopy(model)
+    norms = average.hidden.weight.detach().norm(dim=1)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius="initial"))
+    with torch.no_grad():
+        average.hidden.weight.mul_(3.0)
+    projection.project(average)
+    torch.testing.assert_close(average.hidden.weight.detach().norm(dim=1), norms)
 
 
 def tensor_parallel_weights_are_projected_with_no_more_than_one_exchange():
@@ -213,6 +259,8 @@ def any_sharding_projects_like_the_whole_weight():
         ddp_trains_like_one_process,
         fsdp_trains_like_one_process,
         fsdp_projects_after_an_evaluation,
+        fsdp_projects_a_step_that_finds_gathered_weights,
+        an_unsharded_copy_of_a_sharded_model_is_projected_to_the_same_radii,
         dead_rows_are_named_by_their_index_in_the_whole_weight,
         tensor_parallel_weights_are_projected_with_no_more_than_one_exchange,
     ],

@@ -281,3 +281,95 @@ def test_weights_that_lost_their_rows_are_refused_with_advice():
     model[0].weight.ds_id = 0
     with pytest.raises(ValueError, match=r"'0\.weight' is partitioned by DeepSpeed ZeRO stage 3"):
         pbwn.select(model)
+
+
+class Distillation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.student = small()
+        self.teacher = small().requires_grad_(False)
+
+
+def test_a_frozen_layer_is_not_taken_for_the_output_layer():
+    selection = pbwn.select(Distillation())
+    assert selection.output_layer.startswith("'student.2'")
+    assert names(selection) == ["student.0.weight"]
+
+
+def test_an_optimizer_of_hidden_layers_alone_does_not_make_one_of_them_the_output_layer():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    selection = pbwn.select(model, torch.optim.SGD(model[:2].parameters(), lr=0.1))
+    assert names(selection) == ["0.weight", "1.weight"]
+
+
+class Holder(nn.Module):
+    """A training module beside a loss, as Lightning users write it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.loss = nn.CrossEntropyLoss()
+
+
+def test_a_model_inside_a_module_that_merely_holds_it_is_asked_too():
+    selection = pbwn.select(Holder(with_getter(lambda model: model.head, "get_output_embeddings")))
+    assert selection.output_layer == "'model.head' (from get_output_embeddings())"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda model, name: model.head, lambda model: {"main": model.head}, lambda model: "head"],
+    ids=["needs an argument", "a dictionary", "a word"],
+)
+def test_a_getter_that_answers_strangely_is_no_trouble(answer):
+    assert "first.weight" in names(pbwn.select(with_getter(answer, "get_classifier")))
+
+
+def test_several_heads_can_be_named():
+    assert names(pbwn.select(ThreeLayers(), output_layer=["head", "other"])) == ["first.weight"]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"output_layer": nn.Linear(2, 2)}, "names of modules"),
+        ({"output_layer": [3]}, "names of modules"),
+        ({"skip": None}, "skip is a list of patterns"),
+        ({"include": [0]}, "include is a list of patterns"),
+    ],
+)
+def test_wishes_of_the_wrong_kind_are_refused(wishes, words):
+    with pytest.raises(TypeError, match=words):
+        pbwn.select(ThreeLayers(), **wishes)
+
+
+def test_a_name_with_brackets_is_taken_as_it_is():
+    model = nn.Sequential()
+    model.add_module("a[0]", nn.Linear(3, 3))
+    model.add_module("b", nn.Linear(3, 3))
+    model.add_module("head", nn.Linear(3, 2))
+    assert names(pbwn.select(model, skip=["a[0]"])) == ["b.weight"]
+
+
+def test_a_complex_weight_cannot_be_given_axes():
+    with pytest.raises(ValueError, match="dtype complex64 is not supported"):
+        pbwn.select(Everything(), axes={"complex.weight": (0,)})
+
+
+def test_an_empty_weight_is_left_alone():
+    with pytest.warns(UserWarning, match="zero-element"):
+        empty = nn.Linear(0, 5)
+    model = nn.Sequential(nn.Linear(3, 3), empty, nn.Linear(3, 2))
+    assert reasons(pbwn.select(model))["1.weight"] == "empty"
+
+
+def test_a_module_that_holds_itself_is_no_trouble():
+    model = ThreeLayers()
+    model.first.parent = model
+    assert names(pbwn.select(model)) == ["first.weight", "head.weight"]
+
+
+def test_the_reasons_of_a_module_are_told_once():
+    model = nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 4, proj_size=2), nn.Linear(3, 3))
+    printed = str(pbwn.select(model, direction="outgoing"))
+    assert printed.count("outgoing weights of LSTM are not defined") == 1
