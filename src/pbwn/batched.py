@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from pbwn.selection import ConstrainedWeight
 
 # How far rounding alone can take a row that was just projected, relative to its radius.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 8e-3}
+# How many squares float32 adds up within two units in the last place.
+_LONGEST_SUM = {"one stretch": 2048, "scattered": 64}
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
 
@@ -50,8 +53,9 @@ class Batch:
                 fast.setdefault(_norm_dtype(tensor), []).append(weight)
             else:
                 projection.project_(tensor, weight.axes, self._constraint, radii=self._radius(weight))
-        for dtype, weights in fast.items():
-            self._plan(dtype, weights).project_(self._constraint)
+        self._plans = {dtype: self._plan(dtype, weights) for dtype, weights in fast.items()}
+        for plan in self._plans.values():
+            plan.project_(self._constraint)
         if spread:
             shards = [sharded.Shard.of(weight.tensor, weight.axes) for weight in spread]
             sharded.project_(shards, self._constraint, [self._radius(weight) for weight in spread])
@@ -79,12 +83,13 @@ class Batch:
             if sharded.is_sharded(tensor):
                 spread.append(weight)
             elif tensor.grad.is_sparse:
-                tensor.grad = _sparse_tangent(tensor.grad, tensor, weight.axes)
+                tensor.grad = _sparse_tangent(tensor.grad, tensor, weight.axes, self._radius(weight))
             else:
-                projection.tangent_(tensor.grad, tensor, weight.axes)
+                projection.tangent_(tensor.grad, tensor, weight.axes, radii=self._radius(weight))
         if spread:
             shards = [sharded.Shard.of(weight.tensor, weight.axes) for weight in spread]
-            sharded.tangent_(shards, [sharded.local_gradient(weight.tensor) for weight in spread])
+            gradients = [sharded.local_gradient(weight.tensor) for weight in spread]
+            sharded.tangent_(shards, gradients, [self._radius(weight) for weight in spread])
 
     def _radius(self, weight: ConstrainedWeight) -> Tensor | None:
         radii = self._radii.get(weight.name)
@@ -96,7 +101,8 @@ class Batch:
         plan = self._plans.get(dtype)
         if plan is None or not plan.fits(tensors):
             axes, radii = [weight.axes for weight in weights], [self._radius(weight) for weight in weights]
-            plan = self._plans[dtype] = _Plan(dtype, tensors, axes, radii)
+            with torch.inference_mode(False):  # the plan outlives the mode that it happens to be made in
+                plan = _Plan(dtype, tensors, axes, radii)
         return plan
 
 
@@ -108,10 +114,12 @@ class _Entry:
     axes: Axes
     radii: Tensor | None
     pointer: int
+    tensor_shape: torch.Size
     stride: tuple[int, ...]
     rows: Tensor
     fan_in: tuple[int, ...]
     per_row: Tensor
+    pieces: _Pieces | None
 
     def shows(self, tensor: Tensor) -> bool:
         """Whether the views still show the memory of this weight."""
@@ -119,8 +127,50 @@ class _Entry:
             tensor is self.tensor
             and tensor.data_ptr() == self.pointer
             and tensor.stride() == self.stride
+            and tensor.shape == self.tensor_shape
             and tensor.dtype == self.rows.dtype
         )
+
+    def norms_(self, dtype: torch.dtype) -> None:
+        """Write the norms of all rows into the buffer."""
+        if self.pieces is None:
+            torch.linalg.vector_norm(self.rows, 2, self.fan_in, True, dtype=dtype, out=self.per_row)
+        else:
+            rows, within, across = self.pieces
+            parts = torch.linalg.vector_norm(rows, 2, within, True, dtype=dtype)
+            whole = torch.linalg.vector_norm(parts, 2, across, True, dtype=torch.float64)
+            self.per_row.copy_(whole.view(self.per_row.shape))
+
+
+class _Pieces(NamedTuple):
+    """Rows cut into pieces that are short enough to be summed in float32: the dimensions within them, and across."""
+
+    rows: Tensor
+    within: tuple[int, ...]
+    across: tuple[int, ...]
+
+
+def _pieces(rows: Tensor, fan_in: tuple[int, ...]) -> _Pieces | None:
+    """Cut long rows into pieces that lie together in memory; None where they are short enough as they are.
+
+    torch adds up in blocks where a row is one stretch of memory, and number by number elsewhere.
+    """
+    outwards = sorted(fan_in, key=rows.stride)
+    count = prod(rows.shape[dim] for dim in fan_in)
+    stretch = 1 + sum((rows.shape[dim] - 1) * rows.stride(dim) for dim in fan_in)
+    limit = _LONGEST_SUM["one stretch" if stretch == count else "scattered"]
+    if count <= limit:
+        return None
+    length = 1
+    for position, dim in enumerate(outwards):
+        size = rows.shape[dim]
+        if length * size > limit:
+            part = max(divisor for divisor in range(1, limit // length + 1) if size % divisor == 0)
+            cut = rows.unflatten(dim, (-1, part))
+            moved = [other + (other > dim) for other in outwards]
+            return _Pieces(cut, (*moved[:position], dim + 1), (dim, *moved[position + 1 :]))
+        length *= size
+    return None
 
 
 class _Plan:
@@ -131,7 +181,7 @@ class _Plan:
         counts = [prod(shape) for shape in shapes]
         given = [radius.flatten() for radius in radii if radius is not None]
         self._dtype = dtype
-        self._buffer = torch.empty(sum(counts), dtype=dtype)
+        self._buffer = torch.empty(sum(counts), dtype=dtype, device="cpu")
         self._radii = torch.cat(given).to(dtype) if given else None
         self._entries = [
             self._entry(*described)
@@ -144,7 +194,9 @@ class _Plan:
         fan_in = axes.fan_in_dims(tensor)
         per_row = numbers.view(*shape, *(1 for _ in fan_in))
         rows = axes.rows(tensor.detach())
-        return _Entry(tensor, axes, radii, tensor.data_ptr(), tensor.stride(), rows, fan_in, per_row)
+        pieces = _pieces(rows, fan_in)
+        where = tensor.data_ptr(), tensor.shape, tensor.stride()
+        return _Entry(tensor, axes, radii, *where, rows, fan_in, per_row, pieces)
 
     def fits(self, tensors: list[Tensor]) -> bool:
         """Whether the views still show the memory of these weights."""
@@ -155,7 +207,7 @@ class _Plan:
     def project_(self, constraint: Constraint) -> None:
         """Norms of all weights, factors of all neurons at once, then the products."""
         for entry in self._entries:
-            torch.linalg.vector_norm(entry.rows, 2, entry.fan_in, True, dtype=self._dtype, out=entry.per_row)
+            entry.norms_(self._dtype)
         safe, unsafe = self._entries, []
         if not _is_safe(self._buffer):
             unsafe = [entry for entry in self._entries if not _is_safe(entry.per_row)]
@@ -184,12 +236,14 @@ def _norm_dtype(weight: Tensor) -> torch.dtype:
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
-def _sparse_tangent(gradient: Tensor, weight: Tensor, axes: Axes) -> Tensor:
+def _sparse_tangent(gradient: Tensor, weight: Tensor, axes: Axes, radii: Tensor | None) -> Tensor:
     """The tangent gradient of the rows that a sparse gradient holds, such as an embedding's."""
     if axes != Axes((0,)):
         raise ValueError(f"a sparse gradient of a weight with axes {axes} cannot be made tangent: only (0,) can")
     gradient = gradient.coalesce()
-    values = projection.tangent_(gradient.values(), weight[gradient.indices()[0]], axes)
+    [rows] = gradient.indices()
+    some = None if radii is None else radii[rows]
+    values = projection.tangent_(gradient.values(), weight[rows], axes, radii=some)
     return torch.sparse_coo_tensor(
         gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
     )

@@ -61,15 +61,16 @@ def project_(
 
 
 @torch.no_grad()
-def tangent_(gradient: Tensor, weight: Tensor, axes: Axes) -> Tensor:
+def tangent_(gradient: Tensor, weight: Tensor, axes: Axes, *, radii: Tensor | None = None) -> Tensor:
     """Make the gradient tangent to each neuron's sphere, in place: g - (w·g) w / |w|², equation (7) at any radius.
+
+    Neurons that `radii` gives no radius are free: their gradient stays.
 
     >>> tangent_(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]), Axes((0,)))
     tensor([[0., 1.]])
     """
-    return subtract_rows_(
-        gradient, weight, axes, tangent_coefficients(row_norms(weight, axes), row_dots(weight, gradient, axes))
-    )
+    coefficients = tangent_coefficients(row_norms(weight, axes), row_dots(weight, gradient, axes), radii)
+    return subtract_rows_(gradient, weight, axes, coefficients)
 
 
 def safe_factors(
@@ -83,10 +84,11 @@ def safe_factors(
     return factors.where(move, 1)
 
 
-def tangent_coefficients(norms: Tensor, dots: Tensor) -> Tensor:
+def tangent_coefficients(norms: Tensor, dots: Tensor, radii: Tensor | None = None) -> Tensor:
     """The multiple (w·g) / |w|² of each neuron's weights that is normal to its sphere; 0 where there is none."""
     coefficients = dots / norms / norms
-    return coefficients.where(coefficients.isfinite(), 0)
+    exists = coefficients.isfinite() if radii is None else coefficients.isfinite() & (radii > 0)
+    return coefficients.where(exists, 0)
 
 
 def scale_rows_(weight: Tensor, axes: Axes, factors: Tensor) -> Tensor:

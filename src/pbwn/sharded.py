@@ -127,14 +127,14 @@ def project_(
         projection.scale_rows_(shard.part, shard.axes, shard.per_row(factors))
 
 
-def tangent_(shards: Sequence[Shard], gradients: Sequence[Tensor]) -> None:
+def tangent_(shards: Sequence[Shard], gradients: Sequence[Tensor], radii: Sequence[Tensor | None]) -> None:
     """Make gradients of sharded weights tangent in place: equation (7), with one exchange for the rows that are cut."""
     pairs = [
         torch.stack([shard.norms(), shard.dots(gradient)]) for shard, gradient in zip(shards, gradients, strict=True)
     ]
     combined = _combine(shards, pairs, lambda parts: torch.stack([_norm_of(parts[:, 0]), parts[:, 1].sum(0)]))
-    for shard, gradient, (norms, dots) in zip(shards, gradients, combined, strict=True):
-        coefficients = shard.per_row(projection.tangent_coefficients(norms, dots))
+    for shard, gradient, radius, (norms, dots) in zip(shards, gradients, radii, combined, strict=True):
+        coefficients = shard.per_row(projection.tangent_coefficients(norms, dots, radius))
         projection.subtract_rows_(gradient, shard.part, shard.axes, coefficients)
 
 

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -660,3 +661,55 @@ def test_a_saved_state_is_a_copy():
 def test_a_constraint_of_the_wrong_kind_is_refused_when_projecting_once():
     with pytest.raises(TypeError, match=r"pbwn\.UnitNorm"):
         pbwn.project_(make_model(), constraint=2.0)
+
+
+def test_a_free_neuron_keeps_its_whole_gradient():
+    model, optimizer = make()
+    with torch.no_grad():
+        model[0].weight[2] = 0
+        model[0].bias.fill_(1.0)
+    pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius="initial"), gradient="riemannian")
+    with torch.no_grad():
+        model[0].weight[2] = torch.randn(6)
+    backward(model)
+    before = model[0].weight.grad.clone()
+    optimizer.step()
+    assert torch.equal(model[0].weight.grad[2], before[2])
+    assert not torch.equal(model[0].weight.grad[3], before[3])
+
+
+def test_projecting_in_inference_mode_does_not_spoil_later_steps():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    with torch.inference_mode():
+        projection.project()
+    step(model, optimizer)
+    assert on_sphere(model)
+
+
+def test_a_default_device_does_not_matter():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    with torch.device("meta"):
+        projection.project()
+    assert on_sphere(model)
+
+
+def test_a_weight_that_was_cut_in_place_is_measured_anew():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    projection.project()
+    model[0].weight.data = model[0].weight.data[:, :3]
+    projection.project()
+    assert projection.check().largest_deviation < 2e-6
+
+
+def test_weights_of_an_earlier_dtype_are_let_go():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    step(model, optimizer)
+    storage = weakref.ref(model[0].weight.untyped_storage())
+    model.double()
+    projection.project()
+    gc.collect()
+    assert storage() is None

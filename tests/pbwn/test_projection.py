@@ -184,3 +184,27 @@ def test_empty_weights_are_no_trouble():
     entries = [constrained(torch.zeros(0, 3), Axes((0,)), "a"), constrained(torch.zeros(3, 0), Axes((0,)), "b")]
     Batch(entries, pbwn.UnitNorm()).project_()
     assert [report.deviation for report in certify(entries, pbwn.UnitNorm(), {})] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("path", ["reference", "fast"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((4, 300_000), Axes((0,))),
+        ((300_000, 4), Axes((1,))),
+        ((7, 100_003), Axes((0,))),
+        ((512, 16, 4, 4), Axes((1,))),
+        ((2, 7168, 16), Axes((0, 2))),
+        ((4, 256, 512), Axes((0,))),
+    ],
+)
+def test_long_rows_are_as_exact_as_short_ones(shape, axes, path):
+    for memory_format in (torch.contiguous_format, torch.channels_last)[: 2 if len(shape) == 4 else 1]:
+        weight = torch.randn(shape).to(memory_format=memory_format)
+        entry = constrained(weight, axes)
+        expected = project_(weight.double(), axes)
+        if path == "reference":
+            project_(entry.tensor, axes)
+        else:
+            Batch([entry], pbwn.UnitNorm()).project_()
+        assert units_in_last_place(entry.tensor, expected) <= 4
