@@ -9,6 +9,9 @@ from pathlib import Path
 
 import torch
 
+from pbwn_repro.engine.signals import Interrupted
+from pbwn_repro.exit_codes import INTERRUPTED
+
 _PRELOADED = ["torch", "torch._dynamo", "pbwn_repro.runs.execution", "sklearn.datasets", "scipy"]
 
 
@@ -24,18 +27,20 @@ def digits_config(**fields):
     return read_config({**usual, **fields, "data": data})
 
 
-def run(config, folder, moment=None):
-    """Train in a new process; with a moment given, it kills itself there. Returns the exit code.
+def run(config, folder, moment=None, number=signal.SIGKILL, twice=False):
+    """Train in new processes; with a moment given, each sends itself a signal there. Returns the exit codes.
 
-    A moment is ("step", n): at the first line of metrics after n steps; or ("stage", name, k): the k-th time that the checkpoint writer
-    gets to this stage; or ("evaluation", k): after the k-th test.
+    A moment is ("step", n): at the first line of metrics after n steps; or ("stage", name, k): the k-th time that the
+    checkpoint writer gets to this stage; or ("evaluation", k): after the k-th test. A run that stopped on request
+    raises Interrupted here.
     """
     context = multiprocessing.get_context("forkserver")
     multiprocessing.set_forkserver_preload(_PRELOADED)
     with tempfile.TemporaryDirectory() as meeting:
         children = [
             context.Process(
-                target=_child, args=(config.canonical, str(folder), moment, rank, config.processes, meeting)
+                target=_child,
+                args=(config.canonical, str(folder), Killer(moment, number, twice), rank, config.processes, meeting),
             )
             for rank in range(config.processes)
         ]
@@ -43,10 +48,13 @@ def run(config, folder, moment=None):
             child.start()
         for child in children:
             child.join()
-    return [child.exitcode for child in children]
+    codes = [child.exitcode for child in children]
+    if INTERRUPTED in codes:
+        raise Interrupted
+    return codes
 
 
-def _child(canonical, path, moment, rank, count, meeting):
+def _child(canonical, path, killer, rank, count, meeting):
     from pbwn_repro.config import read_config
     from pbwn_repro.data import load
     from pbwn_repro.engine.processes import Processes
@@ -58,24 +66,26 @@ def _child(canonical, path, moment, rank, count, meeting):
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{meeting}/meeting", rank=rank, world_size=count
         )
-    hit = Killer(moment)
-    execute(
-        read_config(json.loads(canonical)),
-        load("digits"),
-        RunFolder(Path(path)),
-        Processes(rank, count),
-        hit,
-        on_stage=lambda stage: hit.at("stage", stage),
-    )
+    try:
+        execute(
+            read_config(json.loads(canonical)),
+            load("digits"),
+            RunFolder(Path(path)),
+            Processes(rank, count),
+            killer,
+            on_stage=lambda stage: killer.at("stage", stage),
+        )
+    except Interrupted:
+        os._exit(INTERRUPTED)
     if count > 1:
         torch.distributed.destroy_process_group()
 
 
 class Killer:
-    """A reporter that ends its process without a farewell when the moment has come."""
+    """A reporter that sends its process a signal when the moment has come, once or twice."""
 
-    def __init__(self, moment):
-        self.moment, self.seen = moment, {}
+    def __init__(self, moment, number, twice):
+        self.moment, self.number, self.twice, self.seen = moment, number, twice, {}
 
     def at(self, kind, value=None):
         key = (kind, value) if kind == "stage" else kind
@@ -85,7 +95,9 @@ class Killer:
         if (kind == "step" and value >= self.moment[1]) or (
             kind != "step" and self.moment[1:] in ((value, self.seen[key]), (self.seen[key],))
         ):
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.moment = None
+            for _ in range(1 + self.twice):
+                signal.raise_signal(self.number)
 
     def begin(self, name, step, total):
         pass

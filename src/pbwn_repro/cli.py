@@ -7,6 +7,7 @@ import sys
 import typer
 
 from pbwn_repro.commands import data, train
+from pbwn_repro.exit_codes import exit_code
 
 app = typer.Typer(
     name="pbwn",
@@ -25,9 +26,12 @@ def pbwn() -> None:
 
 
 def run() -> None:
-    """Run the command line; what a user can mend is one message and exit code 1, not a traceback."""
+    """Run the command line; what a user can mend is one message and an exit code, not a traceback."""
     try:
         app()
-    except (ValueError, OSError) as error:
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
         print(f"pbwn: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(code)

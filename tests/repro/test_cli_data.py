@@ -51,7 +51,7 @@ def test_get_tells_number_classes_origin_and_digest(pbwn):
 
 def test_an_unknown_name_is_one_message_and_no_traceback(pbwn):
     code, out, err = pbwn("data", "get", "cifar-10")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.startswith("pbwn: data set 'cifar-10': expected one of digits, mnist")
     assert "Traceback" not in err
 

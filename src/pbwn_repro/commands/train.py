@@ -10,8 +10,6 @@ import typer
 
 from pbwn_repro.commands.data import CacheDir, DataDir
 
-NON_FINITE = 3
-
 
 def option(help_text: str, *names: str, metavar: str | None = None) -> Any:
     """An option whose default the help text names where there is one."""
@@ -77,9 +75,7 @@ def train(
         if value is not None and name not in ("config", "set_", "out", "data_dir", "cache_dir", *_MEANS)
     }
     means = {"out": out, "device": device, "threads": threads, "workers": workers, "tensorboard": tensorboard}
-    raise typer.Exit(
-        _train(chosen, config, set_ or [], data_dir, cache_dir, quiet=quiet, dry_run=dry_run, **means),
-    )
+    _train(chosen, config, set_ or [], data_dir, cache_dir, quiet=quiet, dry_run=dry_run, **means)
 
 
 _MEANS = ("device", "threads", "workers", "tensorboard", "quiet", "dry_run")
@@ -99,14 +95,12 @@ def _train(
     tensorboard: bool,
     quiet: bool,
     dry_run: bool,
-) -> int:
+) -> None:
     import torch
 
-    from pbwn_repro.engine.finite import NonFiniteError
     from pbwn_repro.engine.processes import processes
-    from pbwn_repro.engine.signals import INTERRUPTED, Interrupted
     from pbwn_repro.runs.execution import execute
-    from pbwn_repro.runs.folder import BusyError, RunFolder
+    from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.resolution import parse, read_file, resolve
 
     if threads is not None:
@@ -118,23 +112,11 @@ def _train(
         folder = RunFolder.of(config, out)
         if dry_run:
             _show(config, dataset, folder, place)
-            return 0
+            return
         reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
-        try:
-            result = execute(config, dataset, folder, place, reporter, workers=workers)
-        except Interrupted:
-            if place.is_first:
-                print(f"stopped and saved in {folder.path}; the same command goes on from there", file=sys.stderr)
-            return INTERRUPTED
-        except NonFiniteError as error:
-            print(f"pbwn: {error}", file=sys.stderr)
-            return NON_FINITE
-        except BusyError as error:
-            print(f"pbwn: {error}", file=sys.stderr)
-            return 1
+        result = execute(config, dataset, folder, place, reporter, workers=workers)
         if place.is_first:
             print(f"{config.run_name}: test error {result['test_error']:.2f} %  ({folder.path})")
-    return 0
 
 
 def _device(name: str) -> Any:

@@ -7,11 +7,10 @@ import json
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.nn.utils import parametrize
 
 import pbwn
-from pbwn_repro.engine.state import is_sharded, pack_weights
+from pbwn_repro.engine.state import pack_weights, whole_weights
 
 
 def export(model: nn.Module, projection: pbwn.NormProjection | None, identity: dict[str, Any]) -> bytes:
@@ -26,10 +25,8 @@ def export(model: nn.Module, projection: pbwn.NormProjection | None, identity: d
 
 def plain_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights of the network as `pbwn_repro.models.build` makes it: parametrizations are worked in."""
-    if is_sharded(model):
-        return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if not any(parametrize.is_parametrized(module) for module in model.modules()):
-        return model.state_dict()
+        return whole_weights(model)
     plain = copy.deepcopy(model)
     for module in plain.modules():
         if parametrize.is_parametrized(module):

@@ -6,8 +6,6 @@ import os
 import signal
 from types import FrameType, TracebackType
 
-INTERRUPTED = 75  # the exit code of a run that stopped on request and can go on: EX_TEMPFAIL
-
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
     """The run was asked to stop, and has saved its state."""

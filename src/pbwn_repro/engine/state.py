@@ -10,32 +10,25 @@ from typing import Any
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.optim import Optimizer
-
-_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
-_BROADCAST = StateDictOptions(full_state_dict=True, broadcast_from_rank0=False)
 
 
 def pack(
     model: nn.Module, optimizer: Optimizer, extra: Mapping[str, Mapping[str, Any]], progress: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The files of a checkpoint. Where weights are sharded, every process has to call this."""
-    sharded = is_sharded(model)
-    weights = get_model_state_dict(model, options=_WHOLE) if sharded else model.state_dict()
-    moments = get_optimizer_state_dict(model, optimizer, options=_WHOLE) if sharded else optimizer.state_dict()
+    moments = _sharded().get_optimizer_state_dict(model, optimizer, options=_whole()) if is_sharded(model) else None
     return {
-        "model.safetensors": pack_weights(weights),
-        "optimizer.pt": _pack(moments),
+        "model.safetensors": pack_weights(whole_weights(model)),
+        "optimizer.pt": _pack(moments or optimizer.state_dict()),
         **{f"{name}.pt": _pack(state) for name, state in extra.items()},
         "progress.json": json.dumps(progress, sort_keys=True).encode(),
     }
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state, put together from its shards where it has any."""
+    return _sharded().get_model_state_dict(model, options=_whole()) if is_sharded(model) else model.state_dict()
 
 
 def pack_weights(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
@@ -48,7 +41,7 @@ def load_weights(model: nn.Module, content: bytes) -> None:
     """Copy saved weights into the model; their strides stay the model's."""
     weights = safetensors.torch.load(content)
     if is_sharded(model):
-        set_model_state_dict(model, weights, options=_BROADCAST)
+        _sharded().set_model_state_dict(model, weights, options=_whole())
     else:
         model.load_state_dict(weights)
 
@@ -57,7 +50,7 @@ def load_optimizer(model: nn.Module, optimizer: Optimizer, content: bytes) -> No
     """Give an optimizer its saved state."""
     state = unpack(content)
     if is_sharded(model):
-        set_optimizer_state_dict(model, optimizer, state, options=_BROADCAST)
+        _sharded().set_optimizer_state_dict(model, optimizer, state, options=_whole())
     else:
         optimizer.load_state_dict(state)
 
@@ -70,6 +63,17 @@ def unpack(content: bytes) -> Any:
 def is_sharded(model: nn.Module) -> bool:
     """Whether FSDP2 spreads the model's weights."""
     return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+
+
+def _sharded() -> Any:
+    """Torch's module for sharded states, which takes long to import and is seldom needed."""
+    from torch.distributed.checkpoint import state_dict
+
+    return state_dict
+
+
+def _whole() -> Any:
+    return _sharded().StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def _pack(state: Any) -> bytes:

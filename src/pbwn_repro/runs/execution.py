@@ -13,6 +13,7 @@ from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
+from pbwn_repro.engine.signals import Interrupted
 from pbwn_repro.engine.training import Progress, Training
 from pbwn_repro.runs.environment import differences, environment
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
@@ -48,6 +49,8 @@ def execute(
         timing = _timing_log(folder) if place.is_first else NoLog()
         try:
             finished = training.run(store, metrics, timing, reporter, checkpoint)
+        except Interrupted:
+            raise Interrupted(f"stopped and saved in {folder.path}; the same command goes on from there") from None
         finally:
             metrics.close()
             timing.close()

@@ -1,0 +1,32 @@
+"""What the command's exit code says, and which error ends in which.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | something outside the command went wrong: data that cannot be had, a full disk, a run in use |
+| 2 | the words have to change: an unknown name, a configuration that cannot be run |
+| 3 | the loss or a gradient was not finite |
+| 75 | stopped on request; the same command goes on |
+"""
+
+from __future__ import annotations
+
+DONE, FAILED, USAGE, NON_FINITE, INTERRUPTED = 0, 1, 2, 3, 75
+
+
+def exit_code(error: Exception) -> int | None:
+    """The exit code of an error that a user can do something about; None for all others."""
+    from pbwn_repro.data import DataError, UnknownSetError
+    from pbwn_repro.engine.finite import NonFiniteError
+    from pbwn_repro.engine.signals import Interrupted
+    from pbwn_repro.runs.folder import BusyError
+
+    if isinstance(error, Interrupted):
+        return INTERRUPTED
+    if isinstance(error, NonFiniteError):
+        return NON_FINITE
+    if isinstance(error, UnknownSetError):
+        return USAGE
+    if isinstance(error, (DataError, OSError, BusyError)):
+        return FAILED
+    return USAGE if isinstance(error, ValueError) else None

@@ -1,0 +1,106 @@
+"""Configurations: what they refuse, and what names a run."""
+
+import pytest
+
+from pbwn_repro.config import ConfigError, RunConfig, read_config
+from pbwn_repro.recipes import prepared, recipe
+from pbwn_repro.runs.resolution import parse, resolve
+from storm import digits_config
+
+FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digits", "digest": "0"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"learning_rate": 0.1}, "learning_rate: there is no such field; there is accumulation"),
+        ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.sgd\.lr: Input should be greater than 0; found -0.1"),
+        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.sgd\.rate: there is no such field"),
+        ({"optimizer": {"kind": "adamw"}}, "optimizer: .*'sgd', 'adam'"),
+        ({"epochs": 0}, "epochs: Input should be greater than 0; found 0"),
+        ({"epochs": 1.5}, "epochs: .*found 1.5"),
+        ({"steps": 5}, "give the length as epochs or as steps"),
+        ({"epochs": None}, "give the length as epochs or as steps"),
+        (
+            {"batch_size": 100, "accumulation": 3},
+            "batch_size 100 does not split into 3 accumulated parts",
+        ),
+        ({"method": "pbnw"}, "method: unknown method 'pbnw': did you mean 'pbwn'"),
+        ({"model": "resnet-21x"}, "model: unknown network"),
+        ({"model": "ladder"}, "needs a number of labels"),
+        ({"data": {"name": "digits", "digest": "0", "labels": 20}}, "the ladder, and no other network"),
+        ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
+        ({"seed": "one"}, "seed: .*found 'one'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_run_names_the_field_and_what_was_found(change, words):
+    fields = {name: value for name, value in {**FIELDS, **change}.items() if value is not None}
+    with pytest.raises(ConfigError, match=words):
+        read_config(fields)
+
+
+def test_every_problem_is_told_at_once():
+    with pytest.raises(ConfigError, match=r"method: .*batch_size: |batch_size: .*method: "):
+        read_config({**FIELDS, "method": "x", "batch_size": 0})
+
+
+def test_the_hash_depends_on_every_field_and_not_on_their_order():
+    config = read_config(FIELDS)
+    assert read_config(dict(reversed(FIELDS.items()))).hash == config.hash
+    assert read_config({**FIELDS, "seed": 2}).hash != config.hash
+    assert config.run_name == f"mlp-pbwn-seed1-{config.hash[:8]}"
+    assert RunConfig.model_validate_json(config.canonical) == config
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        digits_config(model="mlp", method="pbwn").seed = 3
+
+
+@pytest.mark.parametrize(
+    "model", ["mlp", "inception", "vgg-e", "resnet-56", "wrn-16-4", "imagenet-preresnet-34", "ladder"]
+)
+def test_every_network_has_a_recipe_that_is_valid(model):
+    fields = recipe(model)
+    config = read_config({**fields, "method": "pbwn", "data": {**fields["data"], "digest": "0"}})
+    assert config.model == model
+
+
+def test_the_recipes_are_those_of_the_paper():
+    inception, vgg, resnet = (recipe(name) for name in ("inception", "vgg-e", "resnet-110"))
+    assert [r["batch_size"] for r in (inception, vgg, resnet)] == [64, 128, 128]
+    assert [r["epochs"] for r in (inception, vgg, resnet)] == [120, 160, 160]
+    assert [r["optimizer"]["weight_decay"] for r in (inception, vgg, resnet)] == [5e-4, 5e-4, 1e-4]
+    assert [r["schedule"]["factor"] for r in (inception, vgg, resnet)] == [0.2, 0.2, 0.1]
+    assert inception["schedule"]["drops"] == [50, 80, 100]
+    assert recipe("ladder")["steps"] == 75_000
+
+
+def test_other_data_are_prepared_in_their_own_way():
+    cifar = recipe("resnet-20")["data"]
+    assert prepared(cifar, "digits") == {"name": "digits", "normalisation": "unit-range", "augmentation": "none"}
+    assert prepared(recipe("mlp")["data"], "cifar100")["normalisation"] == "cifar"
+    assert prepared(recipe("ladder")["data"], "digits")["labels"] == 100
+
+
+def test_wishes_are_laid_over_the_recipe():
+    config, dataset = resolve({"model": "resnet-8", "data": "digits", "lr": 0.5, "steps": 7, "schedule.factor": 0.5})
+    assert (config.data.name, config.data.digest) == ("digits", dataset.digest)
+    assert config.optimizer.lr == 0.5
+    assert config.optimizer.weight_decay == 1e-4
+    assert (config.steps, config.epochs) == (7, None)
+    assert config.schedule.factor == 0.5
+    assert config.method == "pbwn"
+
+
+def test_the_configuration_of_a_run_can_be_given_again():
+    config, _ = resolve({"model": "mlp", "data": "digits", "epochs": 2})
+    again, _ = resolve({**config.model_dump(mode="json", exclude={"processes"}), "seed": 2})
+    assert again == config.model_copy(update={"seed": 2})
+
+
+@pytest.mark.parametrize(("text", "value"), [("a.b=0.5", 0.5), ("a=[1,2]", [1, 2]), ("a=he", "he"), ("a=true", True)])
+def test_fields_are_set_by_json_or_words(text, value):
+    assert parse(text)[1] == value
+    with pytest.raises(ConfigError, match="FIELD=VALUE"):
+        parse("a")

@@ -1,0 +1,180 @@
+"""`pbwn train` as real processes: stopping, faults, several processes, bad words."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pbwn_repro import cli
+from pbwn_repro.exit_codes import FAILED, INTERRUPTED, NON_FINITE, USAGE
+from storm import contents
+
+QUICK = ("--model", "mlp", "--data", "digits", "--steps", "6", "--batch-size", "32", "--threads", "1")
+
+
+def command(*words, launcher=(sys.executable, "-m", "pbwn_repro")):
+    return [*map(str, launcher), "train", *map(str, words)]
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
+def pbwn(*words, **options):
+    return subprocess.run(command(*words), capture_output=True, text=True, env=environment(), **options)
+
+
+def only_folder(out):
+    [folder] = (out / "train").iterdir()
+    return folder
+
+
+def test_train_prints_progress_and_the_result(tmp_path):
+    done = pbwn(*QUICK, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = only_folder(tmp_path)
+    assert done.stdout.startswith(f"{folder.name}: test error ")
+    assert "starting, 6 steps" in done.stderr
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    """The command in this process: its exit code and what it printed to both outputs."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pbwn", "train", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.run()
+        printed = capsys.readouterr()
+        return end.value.code, printed.out, printed.err
+
+    return run
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(here, tmp_path):
+    code, out, _ = here(*QUICK, "--dry-run", "--out", tmp_path / "runs")
+    assert code == 0
+    assert '"method": "pbwn"' in out
+    assert "features.0.weight" in out
+    assert "6 steps, about 0 h 00 min" in out
+    assert "MB on the disk" in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_configuration_file_does_what_options_do(here, tmp_path):
+    assert here(*QUICK, "--lr", "0.05", "--out", tmp_path / "options")[0] == 0
+    fields = {"model": "mlp", "data": "digits", "steps": 6, "batch_size": 32, "optimizer.lr": 0.05}
+    (tmp_path / "fields.json").write_text(json.dumps(fields))
+    assert here("--config", tmp_path / "fields.json", "--out", tmp_path / "file")[0] == 0
+    assert contents(tmp_path / "options") == contents(tmp_path / "file")
+
+
+def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(tmp_path):
+    words = (*QUICK[:4], "--steps", "100000", "--batch-size", "1024", "--threads", "1", "--out", tmp_path)
+    with subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment()) as child:
+        while "step " not in child.stderr.readline():
+            pass
+        child.send_signal(signal.SIGTERM)
+        said = child.stderr.read()
+    assert child.returncode == INTERRUPTED
+    assert "the same command goes on from there" in said
+    folder = only_folder(tmp_path)
+    assert not (folder / "result.json").exists()
+    assert list((folder / "checkpoints").glob("step-*"))
+
+
+def limit_file_size():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_a_full_disk_is_a_clear_error_and_the_last_checkpoint_stays_whole(tmp_path):
+    words = (*QUICK, "--checkpoint-every", "2", "--out", tmp_path)
+    full = pbwn(*words, preexec_fn=limit_file_size)
+    assert full.returncode == FAILED
+    assert "File too large" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert not list((only_folder(tmp_path) / "checkpoints").glob("step-*"))
+    assert pbwn(*words).returncode == 0
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(here, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = here(*QUICK, "--out", tmp_path / "file" / "runs")
+    assert code == FAILED
+    assert "Not a directory" in err
+
+
+def test_a_loss_that_is_not_finite_has_its_own_exit_code(here, tmp_path):
+    code, _, err = here(*QUICK, "--method", "normal", "--lr", "1e18", "--out", tmp_path)
+    assert code == NON_FINITE
+    assert "is not finite" in err or "the loss is" in err
+
+
+def test_tensorboard_gets_its_scalars(here, tmp_path):
+    pytest.importorskip("tensorboard")
+    assert here(*QUICK, "--tensorboard", "--out", tmp_path)[0] == 0
+    assert list((only_folder(tmp_path) / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--data", "digits"), "which network? Give --model"),
+        (("--model", "resnet-21", "--data", "digits"), "6n+2"),
+        (("--model", "mpl", "--data", "digits"), "did you mean 'mlp'"),
+        (("--model", "mlp", "--data", "digit"), "data set 'digit'"),
+        (("--model", "mlp", "--data", "digits", "--method", "pbnw"), "did you mean 'pbwn'"),
+        (("--model", "mlp", "--data", "digits", "--lr", "-1"), "greater than 0; found -1"),
+        (("--model", "mlp", "--data", "digits", "--set", "optimizer.speed=3"), "no such field"),
+        (("--model", "mlp", "--data", "digits", "--device", "cuda"), "this torch sees no GPU"),
+        (("--model", "vgg-e", "--data", "digits"), "vgg-e"),
+        (("--config", "nowhere.json"), "there is no such file"),
+    ],
+)
+def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = here(*words)
+    assert code == USAGE
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def torchrun(*words, program):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launcher = (*launcher, "--max-restarts", "1", *program)
+    return subprocess.run(command(*words, launcher=launcher), capture_output=True, text=True, env=environment())
+
+
+def test_a_worker_that_dies_is_restarted_and_the_run_ends_like_a_clean_one(tmp_path):
+    words = (*QUICK, "--checkpoint-every", "2", "--quiet")
+    clean = torchrun(*words, "--out", tmp_path / "clean", program=("-m", "pbwn_repro"))
+    assert clean.returncode == 0, clean.stderr
+    (tmp_path / "fragile.py").write_text(FRAGILE.format(flag=str(tmp_path / "killed")))
+    storm = torchrun(*words, "--out", tmp_path / "storm", program=(tmp_path / "fragile.py",))
+    assert storm.returncode == 0, storm.stderr
+    assert (tmp_path / "killed").exists()
+    assert contents(tmp_path / "storm") == contents(tmp_path / "clean")
+
+
+# The command, but its second worker is killed, once, when it has taken its third step.
+FRAGILE = """
+import os, pathlib, signal
+import torch
+from pbwn_repro.__main__ import main
+
+flag, steps = pathlib.Path({flag!r}), []
+
+def count(*_):
+    steps.append(1)
+    if os.environ["RANK"] == "1" and len(steps) == 3 and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.optim.optimizer.register_optimizer_step_post_hook(count)
+main()
+"""

@@ -1,0 +1,208 @@
+"""What a run does and leaves behind, on the embedded digits."""
+
+import json
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+import pbwn
+from pbwn_repro import methods, models
+from pbwn_repro.data import load
+from pbwn_repro.engine import training as training_module
+from pbwn_repro.engine.finite import NonFiniteError
+from pbwn_repro.engine.processes import Processes
+from pbwn_repro.engine.reporting import Quiet
+from pbwn_repro.runs.execution import execute
+from pbwn_repro.runs.folder import BusyError, RunFolder
+from storm import digits_config
+
+
+class Listener(Quiet):
+    def __init__(self):
+        self.said = []
+
+    def message(self, text):
+        self.said.append(text)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run a configuration to its end; return its result, its folder and what was said."""
+
+    def run(name="run", **fields):
+        config = digits_config(**{"model": "resnet-8", "method": "pbwn", **fields})
+        folder, listener = RunFolder(tmp_path / name), Listener()
+        result = execute(config, load("digits"), folder, Processes(), listener)
+        return result, folder, listener.said
+
+    return run
+
+
+def lines(folder):
+    return [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+
+
+def exported(folder):
+    with safetensors.safe_open(folder.model, "pt") as file:
+        return json.loads(file.metadata()["pbwn"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def test_a_run_leaves_what_the_contract_names(train):
+    result, folder, _ = train()
+    assert {path.name for path in folder.path.iterdir()} == {
+        *("config.json", "environment.json", "metrics.jsonl", "timing.jsonl", "checkpoints"),
+        *("model.safetensors", "result.json", ".lock"),
+    }
+    assert folder.read_result() == result
+    assert result["steps"] == 12
+    assert result["constrained_weights"] == 7
+    losses = [line["loss"] for line in lines(folder) if "loss" in line]
+    errors = [line["test_error"] for line in lines(folder) if "test_error" in line]
+    assert len(losses) == 12
+    assert len(errors) == 3
+    assert result["test_error"] == errors[-1]
+    assert result["best_test_error"] == min(errors)
+    assert max(line["deviation"] for line in lines(folder) if "deviation" in line) < 2e-6
+    assert len(list(folder.checkpoints.iterdir())) == 1
+
+
+def test_a_finished_run_is_not_made_again(train):
+    first, folder, _ = train()
+    before = folder.model.stat().st_mtime_ns
+    second, _, _ = train()
+    assert first == second
+    assert folder.model.stat().st_mtime_ns == before
+
+
+def test_networks_learn(train):
+    result, folder, _ = train(method="normal", epochs=3, checkpoint_every=None, evaluate_every=None)
+    losses = [line["loss"] for line in lines(folder) if "loss" in line]
+    assert losses[-1] < 0.5 * losses[0]
+    assert result["test_error"] < 40
+
+
+@pytest.mark.parametrize("method", ["normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch", "pbwn-t5", "max-norm"])
+def test_the_exported_model_is_plain_and_keeps_the_promise_of_its_method(train, method):
+    result, folder, _ = train(method=method, epochs=2, batch_size=288, checkpoint_every=None, evaluate_every=None)
+    metadata, weights = exported(folder)
+    plain = models.build("resnet-8", in_channels=1, image_size=8)
+    plain.load_state_dict(weights)
+    assert (metadata["method"], metadata["run"]) == (method, result["run"])
+    off = max(
+        float((weight.tensor.detach().flatten(1).norm(dim=1) - 1).abs().max())
+        for weight in pbwn.select(plain, **methods.layers("resnet-8")).constrained
+    )
+    if method.startswith("pbwn"):
+        assert off < 2e-6
+        assert metadata["largest_deviation"] == result["deviation_exported"] < 2e-6
+    if method in ("pbwn-epoch", "pbwn-t5"):
+        assert result["deviation"] > 1e-5
+    if method == "normal":
+        assert off > 0.01
+        assert "largest_deviation" not in metadata
+
+
+def test_the_exported_model_is_the_one_that_was_tested_last(train):
+    result, folder, _ = train(method="pbwn-epoch", epochs=2, batch_size=288)
+    model = models.build("resnet-8", in_channels=1, image_size=8)
+    model.load_state_dict(exported(folder)[1])
+    test = load("digits").test
+    with torch.no_grad():
+        wrong = (model.eval()(test.images / 255).argmax(1) != test.labels).double().mean()
+    assert 100 * float(wrong) == pytest.approx(result["test_error_exported"])
+
+
+def test_accumulated_parts_add_up_to_the_whole_batch(train):
+    _, whole, _ = train("whole", model="mlp", steps=3, model_options={})
+    _, parts, _ = train("parts", model="mlp", steps=3, accumulation=4)
+    torch.testing.assert_close(exported(whole)[1], exported(parts)[1], rtol=0, atol=1e-6)
+
+
+def test_mixed_precision_trains(train):
+    result, _, _ = train(precision="bfloat16", steps=4)
+    assert result["steps"] == 4
+
+
+def test_half_precision_counts_what_the_scaler_skips_as_no_step(train):
+    result, _, _ = train(model="mlp", precision="float16", steps=4, method="pbwn-t2")
+    assert result["steps"] == 4
+
+
+def test_the_authors_momentum_reset_changes_the_run(train):
+    schedule = {"kind": "steps", "drops": [2], "factor": 0.5}
+    common = {"epochs": 2, "batch_size": 288, "model": "mlp", "optimizer": {"kind": "sgd", "lr": 0.1}}
+    _, kept, _ = train("kept", schedule={**schedule, "momentum": "keep"}, **common)
+    _, reset, _ = train("reset", schedule={**schedule, "momentum": "reset"}, **common)
+    first, second = exported(kept)[1], exported(reset)[1]
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights(train, tmp_path):
+    with pytest.raises(NonFiniteError, match=r"step \d+: the (loss is|gradient of) .*--on-nonfinite skip"):
+        train(model="mlp", method="normal", optimizer={"kind": "sgd", "lr": 1e18})
+    folder = RunFolder(tmp_path / "run")
+    assert folder.state == "started"
+    assert all(line.get("loss", 0) is not None for line in lines(folder))
+
+
+def test_such_steps_can_be_skipped(train):
+    rate = {"kind": "sgd", "lr": 1e18}
+    result, _, said = train(model="mlp", method="normal", optimizer=rate, on_nonfinite="skip")
+    assert result["skipped_steps"] > 0
+    assert any("the step is skipped" in text for text in said)
+
+
+def test_a_broken_gradient_is_named_by_its_layer(train, monkeypatch):
+    build = models.build
+
+    def build_broken(*arguments, **options):
+        model = build(*arguments, **options)
+        model.classifier.weight.register_hook(lambda gradient: gradient * float("inf"))
+        return model
+
+    monkeypatch.setattr(training_module.models, "build", build_broken)
+    with pytest.raises(NonFiniteError, match=r"step 1: the gradient of classifier\.weight is not finite"):
+        train()
+
+
+def test_a_model_that_does_not_fit_the_pictures_writes_nothing(train, tmp_path):
+    with pytest.raises(ValueError, match="vgg-e"):
+        train(model="vgg-e")
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_data_than_the_configuration_names_are_refused(tmp_path):
+    config = digits_config(model="mlp", method="pbwn")
+    with pytest.raises(ValueError, match=r"names the data digits .*found synthetic-digits"):
+        execute(config, load("synthetic:digits"), RunFolder(tmp_path / "run"), Processes(), Quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_another_configuration_is_refused(train):
+    train()
+    with pytest.raises(ValueError, match="holds another configuration"):
+        RunFolder(train()[1].path).claim(digits_config(model="mlp", method="normal"))
+
+
+def test_two_processes_cannot_work_on_one_folder(train, tmp_path):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(BusyError, match="in use by another process"):
+        train()
+
+
+def test_a_changed_environment_is_reported_on_resume(train, tmp_path):
+    _, folder, _ = train()
+    folder.result.unlink()
+    then = json.loads(folder.environment.read_text())
+    folder.environment.write_text(json.dumps({**then, "threads": 64}))
+    _, _, said = train()
+    assert any("threads was 64, is 1" in text for text in said)
+
+
+def test_top5_errors_are_told_where_there_are_many_classes(tmp_path):
+    dataset = load("synthetic:cifar100")
+    data = {"name": dataset.name, "digest": dataset.digest}
+    config = digits_config(model="resnet-8", method="pbwn", data=data, steps=2)
+    result = execute(config, dataset, RunFolder(tmp_path / "run"), Processes(), Quiet())
+    assert 0 <= result["test_top5_error"] <= result["test_error"]
