@@ -164,7 +164,7 @@ def test_a_worker_that_dies_is_restarted_and_the_run_ends_like_a_clean_one(tmp_p
 # The command, but its second worker is killed, once, when it has taken its third step.
 FRAGILE = """
 import os, pathlib, signal
-import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from pbwn_repro.__main__ import main
 
 flag, steps = pathlib.Path({flag!r}), []
@@ -175,6 +175,6 @@ def count(*_):
         flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
-torch.optim.optimizer.register_optimizer_step_post_hook(count)
+register_optimizer_step_post_hook(count)
 main()
 """
