@@ -12,8 +12,9 @@ from weakref import WeakSet
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pbwn import sharded
+from pbwn import backends, sharded
 from pbwn.axes import Axes
+from pbwn.backends import Backend
 from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
@@ -40,7 +41,7 @@ def attach(
     initial: bool = True,
     state: Mapping[str, Any] | None = None,
     strict: bool = False,
-    backend: Literal["auto", "torch"] = "auto",
+    backend: Backend = "auto",
 ) -> NormProjection:
     """Keep the weights of every neuron on the unit sphere while the optimizer trains the model (Algorithm 1).
 
@@ -61,7 +62,8 @@ def attach(
         initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
         state: a saved `projection.state_dict()`: go on from there, without an initial projection.
         strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
-        backend: how weights are projected: "torch" is the only way so far, and what "auto" picks.
+        backend: how weights are projected: "numba" (compiled, on the CPU), "torch", "triton" (one kernel on a GPU, not
+            timed on one yet), or "auto": numba where it is installed and can serve the weight, else torch.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -76,8 +78,11 @@ def attach(
     _check_constraint(constraint)
     if gradient == "riemannian" and isinstance(constraint, MaxNorm):
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if backend not in ("auto", "torch"):
-        raise ValueError(f'backend is "auto" or "torch"; found {backend!r}')
+    if backend not in backends.BACKENDS:
+        raise ValueError(f"backend is one of {', '.join(backends.BACKENDS)}; found {backend!r}")
+    lack = backends.missing(backend)
+    if lack is not None:
+        raise ValueError(f'backend="{backend}": {lack}')
     optimizers = _hookable(optimizer)
     selection = select(
         model,
@@ -93,7 +98,10 @@ def attach(
         raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
     _refuse_misfits(constraint, selection.constrained)
     _refuse_attached(selection.constrained)
-    attached = NormProjection(model, selection, constraint, every=every, gradient=gradient, optimizers=optimizers)
+    backends.paths(selection.constrained, backend)  # an error now rather than in the first step
+    attached = NormProjection(
+        model, selection, constraint, every=every, gradient=gradient, optimizers=optimizers, backend=backend
+    )
     if state is None:
         attached._begin(project=initial)
     else:
@@ -138,7 +146,7 @@ def project_(
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
     _refuse_misfits(constraint, selection.constrained)
-    Batch(selection.constrained, constraint).project_()
+    Batch(selection.constrained, constraint, backend="torch").project_()  # once: not worth compiling
     return selection
 
 
@@ -157,6 +165,7 @@ class NormProjection:
         every: int | None,
         gradient: Literal["ordinary", "riemannian"],
         optimizers: Sequence[Optimizer],
+        backend: Backend = "auto",
     ) -> None:
         """Use `attach`, which checks its arguments."""
         self.model = model
@@ -164,9 +173,10 @@ class NormProjection:
         self.constraint = constraint
         self.every = every
         self.gradient = gradient
+        self.backend: Backend = backend
         self._radii: dict[str, Tensor] = {}
         shares = [_moved_by(optimizer, selection.constrained) for optimizer in optimizers]
-        self._drivers = [_Driver(share, Batch(share, constraint)) for share in shares]
+        self._drivers = [_Driver(share, Batch(share, constraint, backend=backend)) for share in shares]
 
     def project(self, model: nn.Module | None = None) -> None:
         """Project now; given a copy of the model, such as an average of its weights, project the copy instead.
@@ -179,7 +189,7 @@ class NormProjection:
             copies = self.selection.counterparts(model)
             whole = self._whole_radii()
             shares = {copy.name: sharded.scatter(whole[copy.name], copy.tensor, copy.axes) for copy in copies if whole}
-            Batch(copies, self.constraint, shares).project_()
+            Batch(copies, self.constraint, shares, backend=self.backend).project_()
             return
         for driver in self._drivers:
             driver.batch.project_()
@@ -261,7 +271,8 @@ class NormProjection:
 
     def __str__(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self.every, f"after every {self.every} steps")
-        return f"{self.constraint}, projected {interval}, {self.gradient} gradient, backend torch\n{self.selection}"
+        used = backends.summary([path for driver in self._drivers for path in driver.batch.paths()])
+        return f"{self.constraint}, projected {interval}, {self.gradient} gradient, backend {used}\n{self.selection}"
 
     def __repr__(self) -> str:
         count = len(self.selection.constrained)
@@ -310,7 +321,7 @@ class NormProjection:
 
     def _make_batches(self) -> None:
         for driver in self._drivers:
-            driver.batch = Batch(driver.weights, self.constraint, self._radii)
+            driver.batch = Batch(driver.weights, self.constraint, self._radii, backend=self.backend)
 
 
 @dataclass(eq=False)

@@ -600,7 +600,7 @@ def test_projecting_a_model_once_takes_frozen_weights_too():
 
 def test_what_is_printed_says_what_happens():
     model, optimizer = make()
-    printed = str(pbwn.attach(model, optimizer, every=20, gradient="riemannian"))
+    printed = str(pbwn.attach(model, optimizer, every=20, gradient="riemannian", backend="torch"))
     assert printed.startswith(
         "UnitNorm(radius=1.0), projected after every 20 steps, riemannian gradient, backend torch"
     )

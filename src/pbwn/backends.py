@@ -1,0 +1,133 @@
+"""The ways to project weights, and which of them each weight takes.
+
+"numba" is the compiled path, "torch" the one of torch's own operations on kept views, both for weights in the CPU's
+memory. "reference" goes through `projection` weight by weight: on accelerators, where a look at the norms would mean
+waiting for the device, and for weights that share memory and so must not be written at the same time. "triton" is one
+kernel launch per device and dtype. It has never run on a GPU, so it is taken only when asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from torch import Tensor, nn
+
+from pbwn import sharded, text
+from pbwn.axes import Axes
+from pbwn.constraint import Constraint
+from pbwn.layout import overlapping
+from pbwn.selection import ConstrainedWeight
+from pbwn.torch_backend import ReferenceWeights, TorchWeights, norm_dtype
+
+Backend: TypeAlias = Literal["auto", "torch", "numba", "triton"]
+BACKENDS = ("auto", "torch", "numba", "triton")
+
+
+class Part(Protocol):
+    """Weights that are projected in one go; it relies on their staying where they are."""
+
+    def project_(self) -> None:
+        """Project all weights in place: equation (10)."""
+
+    def tangent_(self) -> None:
+        """Make the gradients of all weights tangent in place: equation (7)."""
+
+
+PartMaker: TypeAlias = "Callable[[list[Tensor], list[Axes], list[Tensor | None], Constraint], Part]"
+
+
+def paths(weights: Sequence[ConstrainedWeight], backend: Backend) -> list[str]:
+    """The path of each weight: "numba", "torch", "reference", "triton" or "sharded".
+
+    A backend that was asked for by name and cannot serve a weight is an error.
+    """
+    local = [weight for weight in weights if not sharded.is_sharded(weight.tensor) and weight.tensor.numel()]
+    meeting = overlapping([weight.tensor for weight in local])
+    shared = {weight.name for index, weight in enumerate(local) if index in meeting}
+    return [_path(weight, weight.name in shared, backend) for weight in weights]
+
+
+def share(tensor: Tensor, path: str) -> Hashable:
+    """Weights with an equal share of a path are projected in one go."""
+    return {"torch": norm_dtype(tensor), "reference": None}.get(path, (tensor.device, tensor.dtype))
+
+
+def part(path: str) -> PartMaker:
+    """What makes a part of the weights that take a path."""
+    makers: dict[str, PartMaker] = {"torch": TorchWeights, "reference": ReferenceWeights}
+    if path in makers:
+        return makers[path]
+    loaded = _load(path)
+    assert not isinstance(loaded, str), loaded
+    maker: PartMaker = loaded.WEIGHTS
+    return maker
+
+
+def summary(taken: Sequence[str]) -> str:
+    """Name the backends that these paths belong to, with their numbers of weights where there are several.
+
+    >>> summary(["numba", "numba", "reference"])
+    'numba (2 weights) and torch (1 weight)'
+    """
+    counts = Counter(path if path in BACKENDS else "torch" for path in taken)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return " and ".join(f"{name} ({text.plural(count, 'weight')})" for name, count in counts.items())
+
+
+def missing(backend: Backend) -> str | None:
+    """Say what a backend lacks to work here at all, or None."""
+    if backend in ("auto", "torch"):
+        return None
+    loaded = _load(backend)
+    return loaded if isinstance(loaded, str) else None
+
+
+def _path(weight: ConstrainedWeight, shared: bool, backend: Backend) -> str:
+    tensor = weight.tensor
+    if sharded.is_sharded(tensor):
+        path: str = "sharded"
+        obstacle: str | None = "it is spread over processes, which torch serves"
+    elif not tensor.numel():
+        return "reference"
+    elif shared:
+        path, obstacle = "reference", "it shares memory with another weight"
+    else:
+        path = "torch" if tensor.device.type == "cpu" else "reference"
+        compiled = {"auto": "numba", "torch": None}.get(backend, backend)
+        if compiled is None or (backend == "auto" and tensor.device.type != "cpu"):
+            return path
+        obstacle = _obstacle(tensor, weight.axes, compiled)
+        if obstacle is None:
+            return compiled
+    if backend in ("numba", "triton"):
+        raise ValueError(f'backend="{backend}" cannot serve weight {weight.name!r}: {obstacle}. Use backend="auto".')
+    return path
+
+
+def _obstacle(tensor: Tensor, axes: Axes, backend: str) -> str | None:
+    """Say why a weight cannot be served through its addresses, or None where it can."""
+    loaded = _load(backend)
+    if isinstance(loaded, str):
+        return loaded
+    if type(tensor).__torch_dispatch__ is not nn.Parameter.__torch_dispatch__:
+        return f"it is a {type(tensor).__name__}, which has its own idea of memory"
+    found: str | None = loaded.obstacle(tensor, axes)
+    return found
+
+
+@functools.cache
+def _load(backend: str) -> Any:
+    """The module of a backend, imported when first needed, or a sentence where it cannot be."""
+    try:
+        if backend == "numba":
+            from pbwn import numba_backend
+
+            return numba_backend
+        raise ImportError("there is none yet")
+    except ImportError as error:
+        extra = {"numba": "fast", "triton": "gpu"}[backend]
+        return f"{backend} cannot be imported ({error}): pip install 'pbwn[{extra}]'"

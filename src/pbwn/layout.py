@@ -1,0 +1,77 @@
+"""Where the numbers of each neuron lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from torch import Tensor
+
+from pbwn.axes import Axes
+
+Level: TypeAlias = "tuple[int, int]"
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Two levels of neurons and, within each, two levels of weights; a level is a count and a stride in numbers."""
+
+    neurons: tuple[Level, Level]
+    fan_in: tuple[Level, Level]
+
+
+def row_layout(weight: Tensor, axes: Axes) -> RowLayout | None:
+    """The layout of a weight's rows, or None where two levels do not describe it or numbers share their memory.
+
+    Neurons keep their order; the weights of a neuron come in the order of memory, since norms and products do not
+    depend on it.
+
+    >>> row_layout(torch.empty(16, 3, 5, 5), Axes((0,)))
+    RowLayout(neurons=((1, 0), (16, 75)), fan_in=((1, 0), (75, 1)))
+    >>> row_layout(torch.empty(6, 4, 3, 3), Axes((1,)))
+    RowLayout(neurons=((1, 0), (4, 9)), fan_in=((6, 36), (9, 1)))
+    """
+    rows = axes.rows(weight.detach())
+    levels = list(zip(rows.shape, rows.stride(), strict=True))
+    if any(count > 1 and stride == 0 for count, stride in levels):
+        return None
+    neurons = _merged(levels[: axes.neuron_dims])
+    fan_in = _merged(sorted(levels[axes.neuron_dims :], key=lambda level: -level[1]))
+    return None if neurons is None or fan_in is None else RowLayout(neurons, fan_in)
+
+
+def overlapping(tensors: list[Tensor]) -> set[int]:
+    """The positions of tensors whose stretch of memory meets another's: these must not be written at the same time."""
+    stretches = sorted((tensor.data_ptr(), _end(tensor), index) for index, tensor in enumerate(tensors))
+    found: set[int] = set()
+    reach, owner = 0, -1
+    for start, end, index in stretches:
+        if start < reach:
+            found |= {owner, index}
+        if end > reach:
+            reach, owner = end, index
+    return found
+
+
+def _merged(levels: Iterable[Level]) -> tuple[Level, Level] | None:
+    """Join levels that continue one another; None where more than two are left."""
+    joined: list[Level] = []
+    for count, stride in levels:
+        if count == 1:
+            continue
+        if joined and joined[-1][1] == count * stride:
+            joined[-1] = (joined[-1][0] * count, stride)
+        else:
+            joined.append((count, stride))
+    if len(joined) > 2:
+        return None
+    inner = joined.pop() if joined else (1, 1)
+    outer = joined.pop() if joined else (1, 0)
+    return outer, inner
+
+
+def _end(tensor: Tensor) -> int:
+    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr() + (last + 1) * tensor.element_size() if prod(tensor.shape) else tensor.data_ptr()

@@ -1,0 +1,285 @@
+"""Every path against plain loops in float64: layers, strides, dtypes, extreme values, constraints and gradients."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import pbwn
+from drawing import constrained, laid_out, weights
+from pbwn import Axes
+from pbwn.backends import paths
+from pbwn.batched import Batch
+from pbwn.projection import project_, row_norms, tangent_
+from twins import neurons_of, projected, tangent, units_in_last_place
+
+BACKENDS = ["torch", "numba"]
+UNIT = pbwn.UnitNorm()
+
+
+def served(entry, backend):
+    """A backend for this weight: the one under test, or whichever takes its place where it cannot serve."""
+    try:
+        paths([entry], backend)
+    except ValueError:
+        return "auto"
+    return backend
+
+
+def same_layout(weight):
+    return torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype).copy_(weight)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(drawn=weights())
+def test_a_projection_is_within_four_units_of_the_plain_loop_in_float64(backend, drawn):
+    weight, axes, neurons = drawn
+    entry = constrained(same_layout(weight), axes)
+    pointer = entry.tensor.data_ptr()
+    Batch([entry], UNIT, backend=served(entry, backend)).project_()
+    assert entry.tensor.stride() == weight.stride()
+    assert entry.tensor.data_ptr() == pointer
+    assert units_in_last_place(entry.tensor, projected(weight, neurons)) <= 4
+
+
+LARGE = [
+    (Axes((0,)), (3, 20_000), "contiguous"),
+    (Axes((0,)), (40, 16, 3, 3), "contiguous"),
+    (Axes((0,)), (40, 16, 3, 3), "channels last"),
+    (Axes((0,)), (70, 300), "sliced"),
+    (Axes((1,)), (3000, 300), "contiguous"),
+    (Axes((1,)), (3000, 7), "contiguous"),
+    (Axes((1,)), (24, 10, 5, 5), "contiguous"),
+    (Axes((1,)), (24, 10, 5, 5), "channels last"),
+    (Axes((1,), groups=4), (24, 10, 5, 5), "contiguous"),
+    (Axes((0, 1)), (4, 30, 50), "contiguous"),
+    (Axes((0, 2)), (4, 30, 50), "contiguous"),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("axes", "shape", "layout"), LARGE)
+def test_long_rows_and_many_neurons_are_as_exact_as_small_ones(axes, shape, layout, dtype, backend):
+    weight = laid_out((torch.randn(shape, dtype=torch.float64) * 3).to(dtype), layout)
+    rows = axes.rows(weight).flatten(axes.neuron_dims).flatten(0, -2).double()
+    norms = [math.sqrt(math.fsum(number * number for number in row)) for row in rows.tolist()]
+    entry = constrained(same_layout(weight), axes)
+    Batch([entry], UNIT, backend=served(entry, backend)).project_()
+    found = axes.rows(entry.tensor).flatten(axes.neuron_dims).flatten(0, -2)
+    assert units_in_last_place(found, rows / torch.tensor(norms, dtype=torch.float64)[:, None]) <= 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(drawn=weights(), seed=st.integers(0, 2**31), restrided=st.booleans())
+def test_a_tangent_gradient_is_that_of_the_plain_loop_whatever_its_strides(backend, drawn, seed, restrided):
+    weight, axes, neurons = drawn
+    values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)).to(weight.dtype)
+    gradient = values.clone() if restrided else same_layout(weight).copy_(values)
+    entry = constrained(same_layout(weight), axes)
+    entry.tensor.grad = gradient
+    Batch([entry], UNIT, backend=served(entry, backend)).tangent_()
+    assert entry.tensor.grad is gradient
+    expected = tangent(values, weight, neurons)
+    tolerance = 4 * torch.finfo(weight.dtype).eps * max(1.0, float(values.abs().max()))
+    torch.testing.assert_close(gradient.double(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("axes", "shape", "layout"), LARGE)
+def test_tangent_gradients_of_large_weights_equal_the_reference(axes, shape, layout, dtype, backend):
+    weight = laid_out(torch.randn(shape).to(dtype), layout)
+    gradient = same_layout(weight).copy_(torch.randn(shape))
+    expected = tangent_(gradient.clone().double(), weight.double(), axes)
+    entry = constrained(weight, axes)
+    entry.tensor.grad = gradient
+    Batch([entry], UNIT, backend=served(entry, backend)).tangent_()
+    tolerance = 2 * torch.finfo(dtype).eps * float(expected.abs().max())
+    torch.testing.assert_close(gradient.double(), expected, rtol=0, atol=tolerance)
+
+
+def bits_of(tensor):
+    """The bits, with one for every NaN: torch's conversions do not keep apart the many that there are."""
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
+    return tensor.view(whole).where(~tensor.isnan(), 7)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+@pytest.mark.parametrize("bits", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_zero_rows_and_rows_that_are_not_finite_stay_as_they_are(bad, bits, axes, backend):
+    weight = torch.randn(6, 6).to(bits)
+    rows = axes.rows(weight)
+    rows[1], rows[2] = 0, -0.0
+    rows[4, 3] = bad
+    before = weight.clone()
+    gradient = torch.randn(6, 6).to(bits)
+    gradient_before = gradient.clone()
+    entry = constrained(weight, axes)
+    entry.tensor.grad = gradient
+    batch = Batch([entry], UNIT, backend=backend)
+    batch.tangent_()
+    batch.project_()
+    for row in (1, 2, 4):
+        for found, old in ((weight, before), (gradient, gradient_before)):
+            assert torch.equal(axes.rows(bits_of(found))[row], axes.rows(bits_of(old))[row])
+    for row in (0, 3, 5):
+        assert not torch.equal(axes.rows(gradient)[row], axes.rows(gradient_before)[row])
+    torch.testing.assert_close(row_norms(weight, axes)[[0, 3, 5]], torch.ones(3).double(), rtol=0, atol=8e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+def test_max_norm_shortens_long_rows_and_leaves_the_others_bit_for_bit(axes, backend):
+    weight = torch.randn(6, 6)
+    axes.rows(weight).mul_(torch.tensor([0.1, 0.5, 1.0, 3.0, 1e30, 0.0])[:, None])
+    before = weight.clone()
+    Batch([constrained(weight, axes)], pbwn.MaxNorm(2.0), backend=backend).project_()
+    inside = row_norms(before, axes) <= 2.0
+    assert inside.any()
+    assert not inside.all()
+    assert torch.equal(axes.rows(weight)[inside], axes.rows(before)[inside])
+    expected = project_(before.clone(), axes, pbwn.MaxNorm(2.0)).double()
+    assert units_in_last_place(weight, expected) <= 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,)), Axes((1,), groups=2)])
+def test_each_neuron_keeps_its_own_radius_and_one_without_is_free(axes, backend):
+    tensors = [torch.randn(6, 4, 3, 3), torch.randn(6, 4, 3, 3)]
+    entries = [constrained(tensor, axes, f"weight{index}") for index, tensor in enumerate(tensors)]
+    radii = {entry.name: torch.rand(axes.neuron_shape((6, 4, 3, 3))).double() + 0.1 for entry in entries}
+    radii["weight1"].view(-1)[1] = 0
+    before = [tensor.clone() for tensor in tensors]
+    gradients = [torch.randn(6, 4, 3, 3) for _ in tensors]
+    for entry, gradient in zip(entries, gradients, strict=True):
+        entry.tensor.grad = gradient.clone()
+    batch = Batch(entries, pbwn.UnitNorm("initial"), radii, backend=backend)
+    batch.tangent_()
+    batch.project_()
+    for entry, start, gradient in zip(entries, before, gradients, strict=True):
+        own = radii[entry.name]
+        expected = project_(start.double(), axes, pbwn.UnitNorm("initial"), radii=own)
+        assert units_in_last_place(entry.tensor, expected) <= 4
+        slopes = tangent_(gradient.clone(), start, axes, radii=own)
+        torch.testing.assert_close(entry.tensor.grad, slopes, rtol=0, atol=1e-6)
+    free = axes.rows(tensors[1]).flatten(axes.neuron_dims).flatten(0, -2)[1]
+    assert torch.equal(free, axes.rows(before[1]).flatten(axes.neuron_dims).flatten(0, -2)[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_of_several_kinds_are_projected_together_as_each_alone(backend):
+    def fresh():
+        torch.manual_seed(1)
+        kinds = [
+            (Axes((0,)), torch.randn(20, 30)),
+            (Axes((1,)), torch.randn(20, 30)),
+            (Axes((0,)), torch.randn(8, 4, 3, 3, dtype=torch.float64)),
+            (Axes((0,)), torch.randn(8, 40).bfloat16()),
+            (Axes((1,), groups=2), torch.randn(8, 4, 3, 3)),
+        ]
+        return [constrained(tensor, axes, str(index)) for index, (axes, tensor) in enumerate(kinds)]
+
+    together, apart = fresh(), fresh()
+    Batch(together, UNIT, backend=backend).project_()
+    for entry in apart:
+        Batch([entry], UNIT, backend=backend).project_()
+    for left, right in zip(together, apart, strict=True):
+        assert torch.equal(left.tensor, right.tensor)
+
+
+def transposed_in_place(parameter):
+    parameter.data = parameter.data.t()
+
+
+def replaced(parameter):
+    parameter.data = torch.randn(5, 5) * 3
+
+
+def widened(parameter):
+    parameter.data = parameter.data.double() * 2
+
+
+def shortened(parameter):
+    parameter.data = parameter.data[:3]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("change", [transposed_in_place, replaced, widened, shortened])
+def test_a_weight_that_was_moved_or_reshaped_between_calls_is_looked_at_anew(change, backend):
+    entry = constrained(torch.randn(5, 5), Axes((0,)))
+    batch = Batch([entry], UNIT, backend=backend)
+    batch.project_()
+    with torch.no_grad():
+        entry.tensor.mul_(3)
+    change(entry.tensor)
+    outside = entry.tensor.detach().clone()
+    batch.project_()
+    expected = projected(outside, neurons_of(tuple(outside.shape), (0,)))
+    assert units_in_last_place(entry.tensor, expected) <= 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parameter_that_took_the_place_of_another_is_the_one_projected(backend):
+    entry = constrained(torch.randn(5, 5), Axes((0,)))
+    batch = Batch([entry], UNIT, backend=backend)
+    batch.project_()
+    old = entry.tensor.detach().clone()
+    previous = entry.tensor
+    entry.module.weight = nn.Parameter(torch.randn(5, 5))
+    batch.project_()
+    assert torch.equal(previous, old)
+    assert units_in_last_place(entry.tensor.norm(dim=1), torch.ones(5).double()) <= 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("operation", ["project_", "tangent_"])
+def test_autograd_notices_that_a_tensor_it_keeps_was_written_to(operation, backend):
+    entry = constrained(torch.randn(5, 5), Axes((0,)))
+    entry.tensor.grad = torch.randn(5, 5, requires_grad=True)
+    kept = entry.tensor if operation == "project_" else entry.tensor.grad
+    result = (kept * kept).sum()
+    with torch.no_grad():
+        getattr(Batch([entry], UNIT, backend=backend), operation)()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_weights_that_share_memory_are_projected_one_after_the_other():
+    memory = torch.randn(6, 8) * 5
+    entries = [
+        constrained(memory, Axes((0,)), "whole"),
+        constrained(memory[:3], Axes((0,)), "half"),
+        constrained(torch.randn(6, 8), Axes((0,)), "other"),
+    ]
+    Batch(entries, UNIT).project_()
+    for entry in entries:
+        torch.testing.assert_close(entry.tensor.norm(dim=1), torch.ones(entry.shape[0]))
+    assert paths(entries, "auto") == ["reference", "reference", "numba"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weight_without_a_gradient_is_passed_over(backend):
+    entries = [constrained(torch.randn(4, 4), Axes((0,)), name) for name in "abc"]
+    entries[1].tensor.grad = torch.ones(4, 4)
+    Batch(entries, UNIT, backend=backend).tangent_()
+    assert entries[0].tensor.grad is None
+    along = (entries[1].tensor * entries[1].tensor.grad).sum(1)
+    torch.testing.assert_close(along, torch.zeros(4), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_projection_attached_by_name_of_its_backend_trains_on_the_sphere(backend):
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, gradient="riemannian", backend=backend)
+    for _ in range(3):
+        model(torch.randn(5, 6)).square().sum().backward()
+        optimizer.step()
+    assert projection.check().ok
+    assert f"backend {backend}\n" in str(projection)

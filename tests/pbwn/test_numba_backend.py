@@ -1,0 +1,215 @@
+"""The compiled path: its bits, its threads, its processes, its cache, and what it says where it cannot serve."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import pbwn
+from drawing import constrained
+from pbwn import Axes, numba_backend, numba_kernels
+from pbwn.batched import Batch
+
+UNIT = pbwn.UnitNorm()
+WHOLE = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+
+
+@pytest.fixture
+def _two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    shapes = [(300, 64, 3, 3), (64, 300, 3, 3), (128, 2000), (7, 5)]
+    return [constrained(torch.randn(shape), Axes((0,)), str(index)) for index, shape in enumerate(shapes)]
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_the_number_of_threads_does_not_change_a_bit():
+    parallel, serial = network(), network()
+    for entries in (parallel, serial):
+        for entry in entries:
+            entry.tensor.grad = entry.tensor.detach() * 2 + 1
+        batch = Batch(entries, UNIT, backend="numba")
+        batch.tangent_()
+        batch.project_()
+        torch.set_num_threads(1)
+    for left, right in zip(parallel, serial, strict=True):
+        assert torch.equal(left.tensor, right.tensor)
+        assert torch.equal(left.tensor.grad, right.tensor.grad)
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_the_parallel_region_runs_on_as_many_threads_as_torch_has(monkeypatch):
+    asked = []
+    region = numba_backend._parallel_region()
+    monkeypatch.setattr(numba_backend, "_parallel_region", lambda: lambda *call: (asked.append(call[2]), region(*call)))
+    Batch(network(), UNIT, backend="numba").project_()
+    assert asked == [2]
+    torch.set_num_threads(1)
+    Batch(network(), UNIT, backend="numba").project_()
+    assert asked == [2]
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_without_an_openmp_library_one_thread_does_it_all(monkeypatch):
+    expected, found = network(), network()
+    Batch(expected, UNIT, backend="numba").project_()
+    monkeypatch.setattr(numba_backend, "_parallel_region", lambda: None)
+    Batch(found, UNIT, backend="numba").project_()
+    assert all(torch.equal(left.tensor, right.tensor) for left, right in zip(expected, found, strict=True))
+
+
+PROCESSES = """
+import multiprocessing, os, torch
+from torch import nn
+import pbwn
+
+def project(shape):
+    model = nn.Sequential(nn.Linear(*shape), nn.ReLU(), nn.Linear(shape[1], 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, backend="numba", initial=False)
+    projection.project()
+    assert projection.check().ok
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    project((400, 500))
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)  # as every data loader worker does; torch's own threads do not survive a fork
+        project((300, 500))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    batches = torch.utils.data.DataLoader(torch.randn(8, 400), batch_size=4, num_workers=1)
+    assert len(list(batches)) == 2
+    for method in ("forkserver", "spawn"):
+        worker = multiprocessing.get_context(method).Process(target=project, args=((400, 500),))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0, method
+    project((400, 500))
+    print("done")
+"""
+
+
+def test_forked_spawned_and_served_processes_project_too(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROCESSES)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=200)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_process_that_was_forked_keeps_to_one_thread(monkeypatch):
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(numba_backend, "_PROCESS", -1)
+        monkeypatch.setattr(numba_backend, "_parallel_region", lambda: pytest.fail)
+        Batch(network(), UNIT, backend="numba").project_()
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_a_folder_that_cannot_be_written_only_costs_compiling_again(monkeypatch):
+    def cfunc(signature, cache=False):
+        def compile_it(kernel):
+            if cache:
+                raise RuntimeError(f"cannot cache function {kernel.__name__!r}: no locator available")
+            return kernel.__name__
+
+        return compile_it
+
+    monkeypatch.setattr(numba_kernels, "cfunc", cfunc)
+    assert numba_kernels.compiled.__wrapped__("project", torch.float32) == "_project_float32"
+
+
+def test_bfloat16_is_rounded_to_nearest_and_ties_to_even():
+    every = torch.arange(1, 1 + 2**15, dtype=torch.int16).view(torch.bfloat16).nan_to_num(1, 1, 1)
+    weight = every[:, None].repeat(1, 2)
+    weight[:, 1] *= 3
+    expected = weight.double() / weight.double().norm(dim=1, keepdim=True)
+    entry = constrained(weight.clone(), Axes((0,)))
+    Batch([entry], UNIT, backend="numba").project_()
+    usual = weight.isfinite().all(1) & (weight.double().norm(dim=1) > 1e-30)
+    assert torch.equal(entry.tensor[usual], expected[usual].float().bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_row_that_is_not_finite_keeps_every_bit_of_its_nans(dtype):
+    weight = torch.randn(4, 40).to(dtype)
+    weight.view(WHOLE[weight.element_size()])[2, 5] = -3  # a NaN that no operation gives
+    before = weight.clone()
+    columns = weight.T.contiguous()
+    entries = [constrained(weight, Axes((0,)), "rows"), constrained(columns, Axes((1,)), "columns")]
+    Batch(entries, UNIT, backend="numba").project_()
+    whole = WHOLE[weight.element_size()]
+    for found in (weight, columns.T):
+        assert torch.equal(found.view(whole)[2], before.view(whole)[2])
+        assert not torch.equal(found[1], before[1])
+
+
+CASES = [
+    (lambda: torch.randn(4, 4).half(), "dtype is torch.float16"),
+    (lambda: torch.randn(2, 3, 2, 3, 4, 4)[:, :2, :, :2, :3], "strides"),
+    (lambda: torch.randn(4, 1).expand(4, 4), "strides"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), CASES)
+def test_a_weight_that_cannot_be_served_is_an_error_when_forced_and_torchs_when_not(make, reason):
+    entries = [constrained(make(), Axes((0,)), "odd"), constrained(torch.randn(3, 3), Axes((0,)), "plain")]
+    with pytest.raises(ValueError, match=f"cannot serve weight 'odd': .*{reason}"):
+        Batch(entries, UNIT, backend="numba").paths()
+    assert Batch(entries, UNIT).paths() == ["torch", "numba"]
+
+
+def test_the_print_of_a_projection_counts_the_weights_of_each_path():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).half(), nn.Linear(4, 4), nn.Linear(4, 2))
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "backend numba (2 weights) and torch (1 weight)\n" in str(projection)
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import torch, pbwn
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    pbwn.attach(model, optimizer, backend="numba")
+except ValueError as error:
+    print(error)
+print(str(pbwn.attach(model, optimizer)).splitlines()[0])
+"""
+
+
+def test_without_numba_the_default_is_torch_and_forcing_it_says_what_to_install():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, check=True)
+    refused, printed = done.stdout.splitlines()
+    assert refused.startswith('backend="numba": numba cannot be imported')
+    assert refused.endswith("pip install 'pbwn[fast]'")
+    assert printed.endswith("backend torch")
+
+
+def test_numba_is_imported_only_for_a_projection_that_takes_it():
+    program = (
+        "import sys, torch, pbwn; model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2));"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1);"
+        "projection = pbwn.attach(model, optimizer, backend='torch');"
+        "projection.project(); print('numba' in sys.modules);"
+        "projection.detach(); pbwn.attach(model, optimizer); print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_one_call_and_one_region_serve_all_weights_of_a_dtype(monkeypatch):
+    calls = []
+    monkeypatch.setattr(numba_backend, "_kernel", lambda operation, dtype: lambda job: calls.append((operation, dtype)))
+    Batch(network(), UNIT, backend="numba").project_()
+    assert calls == [("project", torch.float32)]
