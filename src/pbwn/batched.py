@@ -7,7 +7,6 @@ between calls, such as views and addresses, holds while the weights stay where t
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from operator import is_
 from typing import Any
 
 import torch
@@ -36,7 +35,6 @@ class Batch:
     ) -> None:
         """`radii` holds, by the weight's name, a number per neuron where each neuron has a radius of its own."""
         self._weights = weights
-        self._places = [(weight.module, weight.attribute) for weight in weights]
         self._constraint = constraint
         self._radii = radii or {}
         self._backend: Backend = backend
@@ -86,12 +84,8 @@ class Batch:
 
     def _current_plan(self) -> _Plan:
         """The plan of the last call, unless a weight was replaced, moved, restrided or cast since."""
-        try:
-            tensors: list[Any] = [module._parameters[attribute] for module, attribute in self._places]
-        except KeyError:
-            tensors = [weight.tensor for weight in self._weights]  # says which one is gone
         plan = self._plan
-        if plan is None or not plan.fits(tensors):
+        if plan is None or not plan.fits():
             radii = [self._radius(weight) for weight in self._weights]
             with torch.inference_mode(False):  # the plan outlives the mode that it happens to be made in
                 plan = self._plan = _Plan(self._weights, radii, self._constraint, self._backend)
@@ -108,18 +102,17 @@ class _Plan:
         constraint: Constraint,
         backend: Backend,
     ) -> None:
-        self._tensors = [weight.tensor for weight in weights]
+        tensors = [weight.tensor for weight in weights]
+        self._found = [_found(weight) for weight in weights]
         self.spread = [weight for weight in weights if sharded.is_sharded(weight.tensor)]
-        self._local = [tensor for tensor in self._tensors if not sharded.is_sharded(tensor)]
-        self._memory = _memory(self._local)
         self.paths = backends.paths(weights, backend)
         members: dict[tuple[str, Hashable], list[int]] = {}
-        for index, (tensor, path) in enumerate(zip(self._tensors, self.paths, strict=True)):
+        for index, (tensor, path) in enumerate(zip(tensors, self.paths, strict=True)):
             if path != "sharded":
                 members.setdefault((path, backends.share(tensor, path)), []).append(index)
         self.parts = [
             backends.part(path)(
-                [self._tensors[index] for index in indices],
+                [tensors[index] for index in indices],
                 [weights[index].axes for index in indices],
                 [radii[index] for index in indices],
                 constraint,
@@ -127,23 +120,31 @@ class _Plan:
             for (path, _), indices in members.items()
         ]
 
-    def fits(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the same weights, and their memory is where it was, shaped as it was."""
-        return (
-            len(tensors) == len(self._tensors)
-            and all(map(is_, tensors, self._tensors))
-            and _memory(self._local) == self._memory
-        )
+    def fits(self) -> bool:
+        """Whether the weights are the same, and their memory is where it was, laid out as it was.
+
+        This runs in every step, over every weight: it is written for speed.
+        """
+        for module, attribute, tensor, is_local, pointer, stride, numel, dtype in self._found:
+            if module._parameters.get(attribute) is not tensor:
+                return False
+            if is_local and (
+                tensor.data_ptr() != pointer
+                or tensor.stride() != stride
+                or tensor.numel() != numel
+                or tensor.dtype is not dtype
+            ):
+                return False
+        return True
 
 
-def _memory(tensors: list[Tensor]) -> tuple[list[Any], ...]:
-    """What a path relies on, gathered with as few calls as possible: this is looked at in every step."""
-    return (
-        list(map(Tensor.data_ptr, tensors)),
-        list(map(Tensor.stride, tensors)),
-        list(map(Tensor.numel, tensors)),
-        [tensor.dtype for tensor in tensors],
-    )
+def _found(weight: ConstrainedWeight) -> tuple[Any, ...]:
+    """Where a weight is now; the parts of one that is spread over processes are looked up in each call anyway."""
+    tensor = weight.tensor
+    place = weight.module, weight.attribute, tensor
+    if sharded.is_sharded(tensor):
+        return *place, False, 0, (), 0, None
+    return *place, True, tensor.data_ptr(), tensor.stride(), tensor.numel(), tensor.dtype
 
 
 def neuron_norms(weight: Tensor, axes: Axes) -> Tensor:
