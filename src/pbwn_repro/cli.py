@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pbwn_repro.commands import data, train
+from pbwn_repro.commands import bench, data, train
 from pbwn_repro.exit_codes import exit_code
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.command()(train.train)
+app.command()(bench.bench)
 
 
 @app.callback()

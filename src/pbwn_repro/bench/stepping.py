@@ -1,0 +1,128 @@
+"""The projection inside optimizer steps and inside whole training steps, with other libraries beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+
+from pbwn_repro.bench.candidates import weights_of
+from pbwn_repro.bench.timing import Times, interleaved
+from pbwn_repro.methods import method
+from pbwn_repro.models import build
+
+METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch")
+
+
+def optimizer_steps(networks: Sequence[str], seconds: float) -> dict[str, dict[str, Times]]:
+    """Times of `optimizer.step()` alone, by network and method; geoopt's RiemannianSGD beside ours where installed."""
+    found = {}
+    for network in networks:
+        steps = {name: _stepper(network, name) for name in METHODS if name != "pbwn-epoch"}
+        if find_spec("geoopt") is not None:
+            steps["geoopt"] = _geoopt_stepper(network)
+        found[network] = interleaved(steps, seconds=seconds, least=3)
+    return found
+
+
+class TrainingStep:
+    """One training step of a method, and how long its projection took inside it.
+
+    Hooks that are registered before and after the projection's own are called before and after it: the time between
+    the two is the projection's.
+    """
+
+    def __init__(self, network: str, name: str, batch_size: int) -> None:
+        chosen = method(name)
+        self._model = build(network)
+        chosen.prepare(self._model, network)
+        self._optimizer = SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        self._inside = 0.0
+        self._watch(-1)
+        self._projection = chosen.attach(self._model, self._optimizer, network)
+        self._watch(+1)
+        self._after_epoch = chosen.projects_after_each_epoch
+        self._images = torch.randn(batch_size, 3, 32, 32)
+        self._labels = torch.randint(0, 10, (batch_size,))
+
+    def __call__(self) -> tuple[float, float]:
+        """Take a step; the seconds of all of it, and those of the projection."""
+        self._inside = 0.0
+        start = time.perf_counter()
+        self._optimizer.zero_grad()
+        functional.cross_entropy(self._model(self._images), self._labels).backward()
+        self._optimizer.step()
+        whole = time.perf_counter() - start
+        if self._after_epoch and self._projection is not None:
+            start = time.perf_counter()
+            self._projection.project()
+            self._inside = time.perf_counter() - start
+        return whole, self._inside
+
+    def _watch(self, sign: int) -> None:
+        def note(*_: Any) -> None:
+            self._inside += sign * time.perf_counter()
+
+        self._optimizer.register_step_pre_hook(note)
+        self._optimizer.register_step_post_hook(note)
+
+
+def training_steps(
+    networks: Sequence[str], *, batch_size: int, rounds: int, steps_per_epoch: int = 390
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Whole steps by network and method: seconds, the projection's own seconds, and both as percent of a normal step.
+
+    A projection after each epoch is spread over the steps of that epoch.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for network in networks:
+        steps = {name: TrainingStep(network, name, batch_size) for name in METHODS}
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
+        for number in range(rounds + 1):
+            for name, step in steps.items():
+                times = step()
+                if number:  # the first one compiles and allocates
+                    taken[name].append(times)
+        normal = Times.of([whole for whole, _ in taken["normal"]]).median
+        found[network] = {}
+        for name, pairs in taken.items():
+            spread = steps_per_epoch if name == "pbwn-epoch" else 1
+            inside = Times.of([own / spread for _, own in pairs])
+            found[network][name] = {
+                "step": Times.of([whole for whole, _ in pairs]),
+                "projection": inside,
+                "projection, % of a normal step": 100 * inside.median / normal,
+            }
+    return found
+
+
+def _with_gradients(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.randn_like(parameter) * 1e-3
+
+
+def _stepper(network: str, name: str) -> Callable[[], object]:
+    model, chosen = build(network), method(name)
+    chosen.prepare(model, network)
+    optimizer = SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    chosen.attach(model, optimizer, network)
+    _with_gradients(optimizer)
+    return optimizer.step
+
+
+def _geoopt_stepper(network: str) -> Callable[[], object]:
+    import geoopt
+
+    sphere = geoopt.Sphere()
+    rows = [weight.tensor.detach().flatten(1) for weight in weights_of(network)]
+    rows = [geoopt.ManifoldParameter(row / row.norm(dim=1, keepdim=True), manifold=sphere) for row in rows]
+    optimizer = geoopt.optim.RiemannianSGD(nn.ParameterList(rows), lr=1e-3, momentum=0.9)
+    _with_gradients(optimizer)
+    return optimizer.step

@@ -1,0 +1,68 @@
+"""One run of all measurements: what is measured how long, and the one dictionary that holds the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from pbwn_repro.bench import projecting, stepping
+from pbwn_repro.bench.candidates import GPT2_SMALL
+from pbwn_repro.bench.machine import machine
+
+PARTS = ("projection", "riemannian", "optimizer", "training", "growth", "memory")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured."""
+
+    networks: tuple[str, ...] = ("resnet-20", "resnet-110", "inception", "vgg-e", GPT2_SMALL)
+    stepped: tuple[str, ...] = ("resnet-20", "resnet-110", "vgg-e", "inception")
+    batch_size: int = 128
+    rounds: int = 5
+    seconds: float = 10.0
+    sizes: tuple[tuple[int, int], ...] = (
+        *((millions * 1_000_000, 20) for millions in (1, 3, 10, 30, 100)),
+        *((1_000_000, count) for count in (10, 30, 100, 300, 1000)),
+    )
+
+
+QUICK = Extent(
+    networks=("resnet-20",),
+    stepped=("resnet-20",),
+    batch_size=2,
+    rounds=1,
+    seconds=0.05,
+    sizes=((10_000, 2), (10_000, 4)),
+)
+
+
+def measure(
+    extent: Extent, parts: tuple[str, ...] = PARTS, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Measure these parts; `tell` hears what begins."""
+    runs: dict[str, Callable[[], Any]] = {
+        "projection": lambda: projecting.per_network(extent.networks, extent.seconds),
+        "riemannian": lambda: projecting.riemannian(extent.networks, extent.seconds),
+        "optimizer": lambda: stepping.optimizer_steps(extent.stepped, extent.seconds),
+        "training": lambda: stepping.training_steps(extent.stepped, batch_size=extent.batch_size, rounds=extent.rounds),
+        "growth": lambda: projecting.growth(extent.sizes, extent.seconds / 2),
+        "memory": lambda: projecting.extra_memory(extent.networks),
+    }
+    results: dict[str, Any] = {"machine": machine(), "batch size": extent.batch_size}
+    for part in parts:
+        tell(part)
+        results[part] = _plain(runs[part]())
+    return results
+
+
+def _plain(value: Any) -> Any:
+    """The same as dictionaries, lists and numbers alone, as a JSON file holds them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,78 @@
+"""`pbwn bench`: what it writes and shows; never how long anything takes."""
+
+import json
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pbwn_repro.bench.projecting import extra_memory
+from pbwn_repro.bench.stepping import TrainingStep
+from pbwn_repro.bench.suite import PARTS
+from pbwn_repro.bench.timing import Times, interleaved
+from pbwn_repro.cli import app
+
+
+def test_a_quick_run_writes_every_part_and_shows_a_table_for_each(tmp_path):
+    done = CliRunner().invoke(app, ["bench", "--quick", "--out", str(tmp_path)], env={"COLUMNS": "140"})
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "bench.json").read_text())
+    assert set(PARTS) <= set(results)
+    assert results["machine"]["torch"] == torch.__version__
+    assert set(results["projection"]["resnet-20"]) == {"limit", "naive", "torch", "numba"}
+    assert set(results["training"]["resnet-20"]) == {"normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch"}
+    for title in ("Projection", "Riemannian gradient", "Optimizer step", "Training step", "Growth", "Memory"):
+        assert title in done.output
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_part_of_one_network_can_be_asked_for(tmp_path):
+    arguments = ["bench", "--quick", "--part", "memory", "--network", "resnet-32", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "bench.json").read_text())
+    assert {one["network"] for one in results["memory"]} == {"resnet-32"}
+    assert "projection" not in results
+
+
+def test_an_unknown_part_is_refused_by_name():
+    done = CliRunner().invoke(app, ["bench", "--quick", "--part", "speed"])
+    assert isinstance(done.exception, ValueError)
+    assert "unknown part speed: there is projection" in str(done.exception)
+
+
+def test_candidates_run_equally_often_in_an_order_that_changes():
+    calls = []
+    found = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0, least=20)
+    assert {name: times.runs for name, times in found.items()} == {"a": 20, "b": 20, "c": 20}
+    rounds = {tuple(calls[place : place + 3]) for place in range(3, len(calls), 3)}
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len(rounds) > 1
+
+
+def test_times_are_summed_up_by_their_median_and_the_middle_half():
+    assert Times.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Times(3.0, 1.5, 4.5, 5)
+    assert Times.of([2.0]) == Times(2.0, 2.0, 2.0, 1)
+
+
+def test_no_path_keeps_more_than_a_number_per_neuron():
+    for one in extra_memory(["resnet-20", "mlp"]):
+        assert one["bytes kept"] <= 4 * one["neurons"] + 64, one
+
+
+@pytest.mark.parametrize("name", ["pbwn", "pbwn-riem"])
+def test_the_projections_own_time_is_the_time_between_the_hooks_around_it(name, monkeypatch):
+    step = TrainingStep("resnet-20", name, batch_size=2)
+    step()
+    now = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
+    _, inside = step()
+    # The clock ticks once per look: hooks before and after the projection's own look one after the other, twice.
+    assert inside == 2.0
+
+
+def test_a_method_without_a_projection_has_no_time_for_one():
+    step = TrainingStep("resnet-20", "normal", batch_size=2)
+    whole, inside = step()
+    assert 0 <= inside < whole
