@@ -78,8 +78,12 @@ def processes(device: torch.device) -> Iterator[Processes]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, count = next(torch.distributed.rendezvous("env://"))
+    # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
+    attempt = torch.distributed.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, store=attempt, rank=rank, world_size=count)
     try:
-        yield Processes(torch.distributed.get_rank(), count, device)
+        yield Processes(rank, count, device)
     finally:
         torch.distributed.destroy_process_group()
