@@ -1,9 +1,12 @@
 """What every test starts from: one thread, one seed, and doctests that know torch."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
 
+os.environ["TRITON_INTERPRET"] = "1"  # the kernels for GPUs run on the CPU; read when they are first imported
 torch.set_num_threads(1)
 settings.register_profile("pbwn", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("pbwn")

@@ -127,7 +127,9 @@ def _load(backend: str) -> Any:
             from pbwn import numba_backend
 
             return numba_backend
-        raise ImportError("there is none yet")
+        from pbwn import triton_backend
+
+        return triton_backend
     except ImportError as error:
         extra = {"numba": "fast", "triton": "gpu"}[backend]
         return f"{backend} cannot be imported ({error}): pip install 'pbwn[{extra}]'"

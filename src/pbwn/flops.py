@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pbwn import text
 from pbwn.naming import named_modules
@@ -119,6 +118,8 @@ def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) ->
     """The FLOPs of a training step, by the name of the module; the model itself has the empty name."""
     twin = copy.deepcopy(model).to("meta").eval()
     counted: dict[str, int] = {}
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
+
     counter = FlopCounterMode(display=False)
 
     def enter(name: str) -> None:

@@ -31,6 +31,8 @@ LAYERS = [
     "torch_backend",
     "numba_kernels",
     "numba_backend",
+    "triton_kernels",
+    "triton_backend",
     "backends",
     "batched",
     "step_hooks",
@@ -38,7 +40,11 @@ LAYERS = [
     "norm_projection",
 ]
 # What the compiled paths need; they are imported only when a projection takes one.
-COMPILERS = {"numba_kernels": {"numba", "numpy", "llvmlite"}}
+COMPILERS = {
+    "numba_kernels": {"numba", "numpy", "llvmlite"},
+    "triton_kernels": {"triton"},
+    "triton_backend": {"triton"},
+}
 
 
 def test_the_public_names_are_these():
