@@ -27,8 +27,10 @@ def digits_config(**fields):
     return read_config({**usual, **fields, "data": data})
 
 
-def run(config, folder, moment=None, number=signal.SIGKILL, twice=False):
+def run(config, folder, moment=None, number=signal.SIGKILL, twice=False, after=None):
     """Train in new processes; with a moment given, each sends itself a signal there. Returns the exit codes.
+
+    With `after`, the processes are killed from outside when so many seconds have passed.
 
     A moment is ("step", n): at the first line of metrics after n steps; or ("stage", name, k): the k-th time that the
     checkpoint writer gets to this stage; or ("evaluation", k): after the k-th test. A run that stopped on request
@@ -47,7 +49,10 @@ def run(config, folder, moment=None, number=signal.SIGKILL, twice=False):
         for child in children:
             child.start()
         for child in children:
-            child.join()
+            child.join(after)
+            if after is not None:
+                child.kill()
+                child.join()
     codes = [child.exitcode for child in children]
     if INTERRUPTED in codes:
         raise Interrupted

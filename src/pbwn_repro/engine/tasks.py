@@ -46,6 +46,7 @@ class Classification:
 
     def gradient(self, model: nn.Module, step: int, backward: Callable[[Tensor], None]) -> Tensor:
         images, labels, _ = self._batch(step)
+        images = images.contiguous(memory_format=torch.channels_last)  # the layout of the weights
         parts = self._parts
         network = self._network(model)
         total = torch.zeros((), device=images.device)

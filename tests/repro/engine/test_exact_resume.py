@@ -1,5 +1,6 @@
 """After SIGKILL at any moment, a run that is started again ends byte for byte like one that was never cut off."""
 
+import random
 import signal
 
 import pytest
@@ -66,3 +67,16 @@ def test_a_run_killed_again_and_again_ends_like_one_that_never_was(scenario, tmp
     assert found.keys() == expected.keys()
     assert {name for name in found if found[name] != expected[name]} == set()
     assert {"result.json", "model.safetensors", "metrics.jsonl"} <= expected.keys()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_long_storm_of_kills_at_random_moments(scenario, tmp_path):
+    config = digits_config(**{**SCENARIOS[scenario], "checkpoint_every": 1})
+    assert run(config, tmp_path / "whole") == [0] * config.processes
+    numbers, killed = random.Random(scenario), 0
+    while not (tmp_path / "storm" / "result.json").exists():
+        killed += -signal.SIGKILL in run(config, tmp_path / "storm", after=numbers.uniform(0.05, 1 + killed))  # so that it ends
+    assert killed > 0
+    assert contents(tmp_path / "storm") == contents(tmp_path / "whole")
