@@ -225,6 +225,42 @@ def test_a_weight_that_was_moved_or_reshaped_between_calls_is_looked_at_anew(cha
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_that_a_shortened_weight_no_longer_covers_is_not_written(backend):
+    memory = torch.randn(5, 5)
+    entry = constrained(memory, Axes((0,)))
+    batch = Batch([entry], UNIT, backend=backend)
+    batch.project_()
+    memory *= 3
+    before = memory.clone()
+    shortened(entry.tensor)
+    batch.project_()
+    assert not torch.equal(memory[:3], before[:3])
+    assert torch.equal(memory[3:], before[3:])
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_weight_whose_bits_mean_another_dtype_now_is_read_as_that(backend):
+    entry = constrained(torch.randn(5, 5).bfloat16(), Axes((0,)))
+    batch = Batch([entry], UNIT, backend=backend)
+    batch.project_()
+    entry.tensor.data = entry.tensor.data.view(torch.float16)
+    batch.project_()
+    torch.testing.assert_close(entry.tensor.float().norm(dim=1), torch.ones(5), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+def test_rows_of_every_size_that_the_dtype_holds_are_exact(axes, dtype, backend):
+    scales = torch.tensor([10.0**power for power in range(-36, 37)], dtype=torch.float64)
+    rows = (torch.randn(73, 40, dtype=torch.float64) * scales[:, None]).to(dtype)
+    weight = rows.clone() if axes == Axes((0,)) else rows.T.contiguous()
+    Batch([constrained(weight, axes)], UNIT, backend=backend).project_()
+    norms = rows.double().norm(dim=1, keepdim=True)
+    assert units_in_last_place(axes.rows(weight), rows.double() / norms) <= 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_parameter_that_took_the_place_of_another_is_the_one_projected(backend):
     entry = constrained(torch.randn(5, 5), Axes((0,)))
     batch = Batch([entry], UNIT, backend=backend)

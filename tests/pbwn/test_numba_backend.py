@@ -128,7 +128,15 @@ def test_a_folder_that_cannot_be_written_only_costs_compiling_again(monkeypatch)
     assert numba_kernels.compiled.__wrapped__("project", torch.float32) == "_project_float32"
 
 
-def test_bfloat16_is_rounded_to_nearest_and_ties_to_even():
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+@pytest.mark.parametrize(("halfway", "even"), [(1 + 2**-8, 1.0), (1 + 3 * 2**-8, 1 + 2**-6)])
+def test_bfloat16_halfway_between_two_numbers_goes_to_the_even_one(halfway, even, axes):
+    entry = constrained(torch.eye(4).bfloat16(), axes)
+    Batch([entry], pbwn.UnitNorm(halfway), backend="numba").project_()
+    assert torch.equal(entry.tensor, (torch.eye(4) * even).bfloat16())
+
+
+def test_bfloat16_is_rounded_to_nearest():
     every = torch.arange(1, 1 + 2**15, dtype=torch.int16).view(torch.bfloat16).nan_to_num(1, 1, 1)
     weight = every[:, None].repeat(1, 2)
     weight[:, 1] *= 3

@@ -92,6 +92,9 @@ def test_bfloat16_is_rounded_to_nearest_and_not_cut_off():
     Batch([entry], UNIT, backend="triton").project_()
     expected = weight.double() / weight.double().norm(dim=1, keepdim=True)
     assert torch.equal(entry.tensor, expected.float().bfloat16())
+    tie = constrained(torch.eye(2).bfloat16(), Axes((0,)))
+    Batch([tie], pbwn.UnitNorm(1 + 2**-8), backend="triton").project_()
+    assert torch.equal(tie.tensor, torch.eye(2).bfloat16())
     assert not torch.equal(
         entry.tensor, (expected.float().view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
     )
