@@ -77,6 +77,7 @@ def test_a_long_storm_of_kills_at_random_moments(scenario, tmp_path):
     assert run(config, tmp_path / "whole") == [0] * config.processes
     numbers, killed = random.Random(scenario), 0
     while not (tmp_path / "storm" / "result.json").exists():
-        killed += -signal.SIGKILL in run(config, tmp_path / "storm", after=numbers.uniform(0.05, 1 + killed))  # so that it ends
+        patience = numbers.uniform(0.05, 1 + killed)  # it grows, so that the run does end
+        killed += -signal.SIGKILL in run(config, tmp_path / "storm", after=patience)
     assert killed > 0
     assert contents(tmp_path / "storm") == contents(tmp_path / "whole")
