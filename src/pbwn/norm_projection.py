@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -20,8 +20,8 @@ from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.step_hooks import StepHooks
+from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits
 
-_STATE_VERSION = 1
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
 
@@ -75,7 +75,7 @@ def attach(
         raise ValueError(f"every is a number of steps from 1 up, or None to project by hand; found {every!r}")
     if gradient not in ("ordinary", "riemannian"):
         raise ValueError(f'gradient is "ordinary" or "riemannian"; found {gradient!r}')
-    _check_constraint(constraint)
+    check_constraint(constraint)
     if gradient == "riemannian" and isinstance(constraint, MaxNorm):
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if backend not in backends.BACKENDS:
@@ -83,7 +83,7 @@ def attach(
     lack = backends.missing(backend)
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
-    optimizers = _hookable(optimizer)
+    optimizers = hookable(optimizer)
     selection = select(
         model,
         optimizers,
@@ -96,7 +96,7 @@ def attach(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
-    _refuse_misfits(constraint, selection.constrained)
+    refuse_misfits(constraint, selection.constrained)
     _refuse_attached(selection.constrained)
     backends.paths(selection.constrained, backend)  # an error now rather than in the first step
     attached = NormProjection(
@@ -130,7 +130,7 @@ def project_(
     >>> len(project_(model).constrained), model[0].weight.norm(dim=1).allclose(torch.ones(8))
     (1, True)
     """
-    _check_constraint(constraint)
+    check_constraint(constraint)
     if constraint == UnitNorm(radius="initial"):
         raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
     selection = select(
@@ -145,7 +145,7 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
-    _refuse_misfits(constraint, selection.constrained)
+    refuse_misfits(constraint, selection.constrained)
     Batch(selection.constrained, constraint, backend="torch").project_()  # once: not worth compiling
     return selection
 
@@ -216,7 +216,7 @@ class NormProjection:
         """
         sharded.reshard(self.model)
         return {
-            "version": _STATE_VERSION,
+            "version": STATE_VERSION,
             "constraint": str(self.constraint),
             "weights": [weight.name for weight in self.selection.constrained],
             "steps": [driver.steps for driver in self._drivers],
@@ -227,7 +227,7 @@ class NormProjection:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
         sharded.reshard(self.model)
-        _check_state(state, len(self._drivers), self.constraint, self.selection.constrained)
+        check_state(state, len(self._drivers), self.constraint, self.selection.constrained)
         for driver, steps, projected in zip(self._drivers, state["steps"], state["projected"], strict=True):
             driver.steps, driver.projected = steps, projected
         for weight in self.selection.constrained:
@@ -241,7 +241,7 @@ class NormProjection:
 
         They take the places of the ones before, in the same order, and must hold the same weights.
         """
-        optimizers = _hookable(optimizer)
+        optimizers = hookable(optimizer)
         _refuse_attached(self.selection.constrained, besides=self)
         if len(optimizers) != len(self._drivers):
             raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
@@ -346,45 +346,9 @@ class _Driver:
         return [weight for weight in self.weights if weight not in held]
 
 
-def _hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
-    """The optimizers as a list, each freed of wrappers that have no step hooks of their own."""
-    if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups"):
-        found = [_unwrapped(one) for one in optimizer]
-    else:
-        found = [_unwrapped(optimizer)]
-    if not found:
-        raise ValueError("attach needs an optimizer; found an empty list")
-    if len(set(map(id, found))) < len(found):
-        raise ValueError("an optimizer is given twice: name each once")
-    return found
-
-
-def _unwrapped(optimizer: Any) -> Optimizer:
-    inner = optimizer
-    while not hasattr(inner, "_optimizer_step_post_hooks"):
-        if not hasattr(inner, "optimizer"):
-            raise TypeError(
-                f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer that it is built on"
-            )
-        inner = inner.optimizer
-    return cast(Optimizer, inner)
-
-
 def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     return tuple(weight for weight in weights if id(weight.tensor) in held)
-
-
-def _check_constraint(constraint: object) -> None:
-    if not isinstance(constraint, (UnitNorm, MaxNorm)):
-        raise TypeError(f"constraint is pbwn.UnitNorm(...) or pbwn.MaxNorm(...); found {constraint!r}")
-
-
-def _refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight]) -> None:
-    for weight in weights:
-        misfit = constraint.misfit(weight.tensor.dtype)
-        if misfit is not None:
-            raise ValueError(f"weight {weight.name!r}: {misfit}")
 
 
 def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:
@@ -397,32 +361,3 @@ def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjecti
                 raise ValueError(
                     f"weight {weight.name!r} has a projection attached already: call detach() on that one first"
                 )
-
-
-def _check_state(
-    state: Mapping[str, Any], num_optimizers: int, constraint: Constraint, weights: Sequence[ConstrainedWeight]
-) -> None:
-    missing = {"version", "constraint", "weights", "steps", "projected", "radii"} - set(state)
-    if missing:
-        raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
-    if state["version"] != _STATE_VERSION:
-        raise ValueError(f"the state has version {state['version']}; this pbwn reads version {_STATE_VERSION}")
-    if not len(state["steps"]) == len(state["projected"]) == num_optimizers:
-        raise ValueError(f"the state is of {len(state['steps'])} optimizers; this projection has {num_optimizers}")
-    if not all(isinstance(count, int) and count >= 0 for count in state["steps"]):
-        raise ValueError(f"steps are whole numbers from 0 up; found {state['steps']}")
-    if state["constraint"] != str(constraint):
-        raise ValueError(
-            f"the state is of {state['constraint']}, this projection of {constraint}: attach with the same constraint, "
-            "or without state= to begin anew"
-        )
-    differing = set(state["weights"]) ^ {weight.name for weight in weights}
-    if differing:
-        raise ValueError(
-            f"the state is of other weights than this projection (differing: {', '.join(sorted(differing)[:5])}): "
-            "attach with the same include, skip, axes and output_layer as in the run that saved it"
-        )
-    for weight in weights:
-        radii = state["radii"].get(weight.name)
-        if radii is not None and tuple(radii.shape) != weight.axes.neuron_shape(weight.shape):
-            raise ValueError(f"the state has radii of shape {tuple(radii.shape)} for {weight.name}, {weight.shape}")

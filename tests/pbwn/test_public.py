@@ -37,6 +37,7 @@ LAYERS = [
     "batched",
     "step_hooks",
     "certificate",
+    "validation",
     "norm_projection",
 ]
 # What the compiled paths need; they are imported only when a projection takes one.
