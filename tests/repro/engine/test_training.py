@@ -125,6 +125,13 @@ def test_mixed_precision_trains(train):
     assert result["steps"] == 4
 
 
+def test_a_compiled_network_trains_like_an_eager_one(train):
+    common = {"model": "mlp", "steps": 3, "evaluate_every": None, "checkpoint_every": None}
+    _, eager, _ = train("eager", **common)
+    _, compiled, _ = train("compiled", compile=True, **common)
+    torch.testing.assert_close(exported(eager)[1], exported(compiled)[1], rtol=0, atol=1e-5)
+
+
 def test_half_precision_counts_what_the_scaler_skips_as_no_step(train):
     result, _, _ = train(model="mlp", precision="float16", steps=4, method="pbwn-t2")
     assert result["steps"] == 4
