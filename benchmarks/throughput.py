@@ -1,12 +1,14 @@
 """Images a second of the engine beside a plain PyTorch loop, in one run.
 
 The plain loop is what a tutorial writes: an eager network with contiguous weights, per-image transforms in DataLoader
-workers, SGD. Both train ResNet-20 at batch 128 on pictures of CIFAR-10's shape; their steps are interleaved.
+workers, SGD. Both train ResNet-20 at batch 128 on pictures of CIFAR-10's shape, each in a process of its own; blocks of
+their steps are interleaved.
 
     python benchmarks/throughput.py [--rounds 8] [--block 5] [--threads 2] [--workers 2]
 """
 
 import argparse
+import multiprocessing
 import random
 import statistics
 import time
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from pbwn_repro import models
 from pbwn_repro.config import read_config
 from pbwn_repro.data import augmentations, load
+from pbwn_repro.engine.memory import keep_freed_memory
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.training import Training
 from pbwn_repro.recipes import recipe
@@ -71,6 +74,22 @@ def engine_steps(dataset):
         yield
 
 
+def work(side, options, connection):
+    """One side in a process of its own: time a block of steps whenever told to."""
+    torch.set_num_threads(options.threads)
+    dataset = load("synthetic:cifar10")
+    if side == "engine":
+        keep_freed_memory()  # as `pbwn train` does
+        steps = engine_steps(dataset)
+    else:
+        steps = plain_steps(dataset.train, options.workers)
+    while connection.recv():
+        started = time.perf_counter()
+        for _ in range(options.block):
+            next(steps)
+        connection.send((time.perf_counter() - started) / options.block)
+
+
 def main():
     """Measure, and print images a second with their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -79,17 +98,19 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    dataset = load("synthetic:cifar10")
-    steps = {"plain loop": plain_steps(dataset.train, options.workers), "engine": engine_steps(dataset)}
-    seconds = {name: [] for name in steps}
+    context = multiprocessing.get_context("spawn")
+    connections, seconds = {}, {"plain loop": [], "engine": []}
+    for side in seconds:
+        connections[side], theirs = context.Pipe()
+        context.Process(target=work, args=(side, options, theirs)).start()
     for count in range(options.rounds + 1):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            for _ in range(options.block):
-                next(step)
-            if count >= 1:
-                seconds[name].append((time.perf_counter() - started) / options.block)
+        for side, connection in connections.items():
+            connection.send(True)
+            taken = connection.recv()
+            if count > 0:
+                seconds[side].append(taken)
+    for connection in connections.values():
+        connection.send(False)
     for name, taken in seconds.items():
         spread = ", ".join(f"{BATCH / quantile:.0f}" for quantile in statistics.quantiles(taken, n=4)[::-1])
         print(f"{name:12s} {BATCH / statistics.median(taken):7.0f} images/s   (quartiles {spread})")

@@ -98,11 +98,13 @@ def _train(
 ) -> None:
     import torch
 
+    from pbwn_repro.engine.memory import keep_freed_memory
     from pbwn_repro.engine.processes import processes
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.resolution import parse, read_file, resolve
 
+    keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     with processes(_device(device)) as place:

@@ -1,0 +1,33 @@
+"""Freed memory stays in the process where the C library can be told so."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+from pbwn_repro.engine.memory import keep_freed_memory
+import resource, torch
+kept = {keep} and keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    torch.ones(4_000_000)
+before = faults()
+for _ in range(10):
+    torch.ones(4_000_000)
+print(bool(kept), faults() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
+def test_the_same_memory_serves_again_without_page_faults():
+    kept, faults = ask(True)
+    _, usual = ask(False)
+    assert kept == "True"
+    assert int(faults) < int(usual) / 10
+
+
+def ask(keep):
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(keep=keep)], capture_output=True, text=True, check=True)
+    return done.stdout.split()
