@@ -12,10 +12,10 @@ kept = {keep} and keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(3):
-    torch.ones(4_000_000)
+    torch.ones(16_000_000)
 before = faults()
 for _ in range(10):
-    torch.ones(4_000_000)
+    torch.ones(16_000_000)
 print(bool(kept), faults() - before)
 """
 
