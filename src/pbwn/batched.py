@@ -7,6 +7,7 @@ between calls, such as views and addresses, holds while the weights stay where t
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -103,7 +104,11 @@ class _Plan:
         backend: Backend,
     ) -> None:
         tensors = [weight.tensor for weight in weights]
-        self._found = [_found(weight) for weight in weights]
+        self._modules = [weight.module for weight in weights]
+        self._attributes = [weight.attribute for weight in weights]
+        self._tensors = tensors
+        self._local = [tensor for tensor in tensors if not sharded.is_sharded(tensor)]
+        self._memory = self._where()
         self.spread = [weight for weight in weights if sharded.is_sharded(weight.tensor)]
         self.paths = backends.paths(weights, backend)
         members: dict[tuple[str, Hashable], list[int]] = {}
@@ -123,28 +128,23 @@ class _Plan:
     def fits(self) -> bool:
         """Whether the weights are the same, and their memory is where it was, laid out as it was.
 
-        This runs in every step, over every weight: it is written for speed.
+        This runs in every step, over every weight: each line is one loop in C. The parts of weights that are spread
+        over processes are looked up in each call anyway.
         """
-        for module, attribute, tensor, is_local, pointer, stride, numel, dtype in self._found:
-            if module._parameters.get(attribute) is not tensor:
-                return False
-            if is_local and (
-                tensor.data_ptr() != pointer
-                or tensor.stride() != stride
-                or tensor.numel() != numel
-                or tensor.dtype is not dtype
-            ):
-                return False
-        return True
+        found = map(dict.get, map(_parameters, self._modules), self._attributes)
+        return all(map(is_, found, self._tensors)) and self._where() == self._memory
+
+    def _where(self) -> list[list[Any]]:
+        """Pointer, strides, number of entries and dtype of each weight in this process's memory."""
+        return [
+            list(map(Tensor.data_ptr, self._local)),
+            list(map(Tensor.stride, self._local)),
+            list(map(Tensor.numel, self._local)),
+            list(map(_dtype, self._local)),
+        ]
 
 
-def _found(weight: ConstrainedWeight) -> tuple[Any, ...]:
-    """Where a weight is now; the parts of one that is spread over processes are looked up in each call anyway."""
-    tensor = weight.tensor
-    place = weight.module, weight.attribute, tensor
-    if sharded.is_sharded(tensor):
-        return *place, False, 0, (), 0, None
-    return *place, True, tensor.data_ptr(), tensor.stride(), tensor.numel(), tensor.dtype
+_parameters, _dtype = attrgetter("_parameters"), attrgetter("dtype")
 
 
 def neuron_norms(weight: Tensor, axes: Axes) -> Tensor:

@@ -21,11 +21,11 @@ print(bool(kept), faults() - before)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
-def test_the_same_memory_serves_again_without_page_faults():
+def test_the_same_memory_serves_again_with_fewer_page_faults():
     kept, faults = ask(True)
     _, usual = ask(False)
     assert kept == "True"
-    assert int(faults) < int(usual) / 10
+    assert int(faults) < 0.75 * int(usual)
 
 
 def ask(keep):
