@@ -18,7 +18,9 @@ def balanced_indices(labels: Tensor, count: int, *, seed: int) -> Tensor:
     classes = labels.unique().tolist()
     each, rest = divmod(count, len(classes))
     if each == 0 or rest:
-        raise ValueError(f"{count} labels cannot be shared equally by {len(classes)} classes: choose a multiple of it")
+        raise ValueError(
+            f"{count} labels cannot be shared equally by {len(classes)} classes: choose a multiple of {len(classes)}"
+        )
     numbers, chosen = generator(seed, "labeled subset"), []
     for label in classes:
         members = (labels.cpu() == label).nonzero().flatten()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -84,11 +84,10 @@ class Bar(Quiet):
     def begin(self, name: str, step: int, total: int) -> None:
         """Draw the bar."""
         self._error = ""
+        # All of it fits into 80 columns.
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[state]}"),
@@ -96,15 +95,16 @@ class Bar(Quiet):
         )
         self._task = self._progress.add_task(name, total=total, completed=step, state="")
         self._progress.start()
+        self.message(name)
 
     def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
         """Move the bar."""
-        state = f"loss {loss:.4f}{self._error}  {pictures_per_second:,.0f} images/s"
+        state = f"loss {loss:.3f}{self._error} {pictures_per_second:,.0f} img/s"
         self._progress.update(self._task, completed=step, state=state)
 
     def evaluated(self, step: int, error: float) -> None:
         """Show the error from now on."""
-        self._error = f"  error {error:.2f} %"
+        self._error = f" err {error:.2f}%"
 
     def message(self, text: str) -> None:
         """Print above the bar."""
