@@ -43,10 +43,11 @@ def bench(
     results = measure(extent, parts, tell=lambda name: waiting.print(f"measuring: {name} ..."))
     out.mkdir(parents=True, exist_ok=True)
     (out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-    plot(results, out / "bench.png")
+    drawn = plot(results, out / "bench.png")
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in results["machine"].items() if value is not None))
     for table in tables(results):
         console.print()
         console.print(table)
-    console.print(f"\n{out / 'bench.json'} and {out / 'bench.png'} written", soft_wrap=True)
+    written = f"{out / 'bench.json'} and {out / 'bench.png'}" if drawn else f"{out / 'bench.json'}"
+    console.print(f"\n{written} written", soft_wrap=True)
