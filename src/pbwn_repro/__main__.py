@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 INSTALL_LINE = "pip install 'pbwn[repro]'"
 
 
+def wait_passively() -> None:
+    """Have OpenMP's threads sleep while they wait where several processes share the machine.
+
+    Spinning, they take the cores from each other, and steps get many times slower. It has to be said before torch is
+    loaded; what the user has set stays.
+    """
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
 def main() -> None:
     """Run the command line, or print the install line and exit with code 2."""
+    wait_passively()
     try:
         from pbwn_repro.cli import run
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from pbwn_repro import cli
+from pbwn_repro.__main__ import wait_passively
 from pbwn_repro.exit_codes import FAILED, INTERRUPTED, NON_FINITE, USAGE
 from storm import contents
 
@@ -142,6 +143,23 @@ def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tm
     assert code == USAGE
     assert message in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, None),
+        ({"LOCAL_WORLD_SIZE": "2"}, "passive"),
+        ({"LOCAL_WORLD_SIZE": "2", "OMP_WAIT_POLICY": "active"}, "active"),
+    ],
+)
+def test_threads_of_several_processes_sleep_while_they_wait(monkeypatch, before, after):
+    for name in ("LOCAL_WORLD_SIZE", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    wait_passively()
+    assert os.environ.get("OMP_WAIT_POLICY") == after
 
 
 def torchrun(*words, program):
