@@ -517,13 +517,20 @@ def test_other_precisions_train_on_the_sphere(dtype):
     assert projection.check().ok
 
 
-@pytest.mark.parametrize("implementation", ["foreach", "fused", "capturable"])
-def test_every_implementation_of_an_optimizer_is_followed(implementation):
+# torch refuses capturable=True on the CPU, and a tensor as the rate of a foreach step without it.
+@pytest.mark.parametrize(
+    ("rate", "implementation"),
+    [
+        (0.01, {"foreach": True}),
+        (0.01, {"fused": True}),
+        (0.01, {"foreach": False}),
+        (torch.tensor(0.01), {"fused": True}),
+        (torch.tensor(0.01), {"foreach": False}),
+    ],
+)
+def test_every_implementation_of_an_optimizer_is_followed(rate, implementation):
     model = make_model()
-    if implementation == "capturable":
-        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), foreach=False)
-    else:
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, **{implementation: True})
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, **implementation)
     pbwn.attach(model, optimizer)
     for _ in range(3):
         step(model, optimizer)

@@ -11,18 +11,17 @@ class NonFiniteError(Exception):
 
 
 def broken(loss: Tensor, model: nn.Module) -> str | None:
-    """Name what is not finite: the loss, or the first layers whose gradients are; None where all is well."""
+    """Name what is not finite: the loss, and the first layers whose gradients are; None where all is well."""
     named = [(name, parameter.grad) for name, parameter in model.named_parameters() if parameter.grad is not None]
     norms = torch.stack([_local(norm) for norm in torch._foreach_norm([_local(gradient) for _, gradient in named])])
     if torch.isfinite(loss + norms.sum()).item():
         return None
-    if not torch.isfinite(loss).item():
-        return f"the loss is {loss.item()}"
     layers = [name for (name, _), norm in zip(named, norms.tolist(), strict=True) if not abs(norm) < float("inf")]
-    if not layers:  # every one is finite, only their sum is not
-        return None
     more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
-    return f"the gradient of {', '.join(layers[:3])}{more} is not finite"
+    gradients = f"the gradient of {', '.join(layers[:3])}{more} is not finite" if layers else ""
+    if torch.isfinite(loss).item():
+        return gradients or None  # every gradient is finite where only their sum is not
+    return f"the loss is {loss.item()}" + (f", {gradients}" if gradients else "")
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -13,13 +13,15 @@ import torch
 
 import pbwn
 import pbwn_repro
+from pbwn_repro.data import DataSet
 
 _PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "numba", "triton")
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Everything besides the configuration that a run's bytes may depend on."""
+def environment(device: torch.device, dataset: DataSet) -> dict[str, Any]:
+    """What a run was made with: everything that its bytes may depend on besides the settings."""
     return {
+        "data": {"name": dataset.name, "sha256": dataset.digest, "origin": dataset.origin},
         "code": {"pbwn": pbwn.__version__, "sha256": code_digest()},
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
         "python": platform.python_version(),

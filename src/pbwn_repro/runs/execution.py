@@ -41,7 +41,7 @@ def execute(
     with folder.locked() if place.is_first else nullcontext():
         if place.is_first:
             folder.claim(config)
-            _note_environment(folder, place, reporter)
+            _note_environment(folder, environment(place.device, dataset), reporter)
         store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
         checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
         position = 0 if checkpoint is None else json.loads(checkpoint.files["progress.json"])["metrics_bytes"]
@@ -86,8 +86,7 @@ def _open_checkpoint(store: CheckpointStore, folder: RunFolder, reporter: Report
         store.discard(checkpoint)
 
 
-def _note_environment(folder: RunFolder, place: Processes, reporter: Reporter) -> None:
-    now = environment(place.device)
+def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter) -> None:
     if not folder.environment.exists():
         write_atomically(folder.environment, to_json(now))
         return

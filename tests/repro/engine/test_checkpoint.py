@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -98,3 +100,24 @@ def test_the_rest_of_a_process_that_was_killed_is_cleared_away(store, tmp_path):
     store.save(3, FILES)
     assert not left.exists()
     assert json.loads((tmp_path / "step-000000003" / MANIFEST).read_text())
+
+
+# Writes one checkpoint, and then a larger one for which there is no room.
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from pbwn_repro.engine.checkpoint import CheckpointStore
+store = CheckpointStore(Path(sys.argv[1]), "run-a")
+store.save(3, {"model.safetensors": bytes(1_000)})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+store.save(6, {"model.safetensors": bytes(50_000)})
+"""
+
+
+def test_where_there_is_no_room_for_the_next_the_last_one_stays_whole(store, tmp_path):
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
+    assert "File too large" in done.stderr
+    assert store.newest(pytest.fail).step == 3
+    store.save(6, FILES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000003", "step-000000006"]

@@ -93,7 +93,7 @@ def limit_file_size():
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
-def test_a_full_disk_is_a_clear_error_and_the_last_checkpoint_stays_whole(tmp_path):
+def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_when_there_is_room(tmp_path):
     words = (*QUICK, "--checkpoint-every", "2", "--out", tmp_path)
     full = pbwn(*words, preexec_fn=limit_file_size)
     assert full.returncode == FAILED
