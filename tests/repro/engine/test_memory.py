@@ -11,7 +11,7 @@ import resource, torch
 kept = {keep} and keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(3):
+for _ in range(15):  # until the heap has settled
     torch.ones(16_000_000)
 before = faults()
 for _ in range(10):
@@ -21,11 +21,11 @@ print(bool(kept), faults() - before)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
-def test_the_same_memory_serves_again_with_fewer_page_faults():
+def test_the_same_memory_serves_again_without_page_faults():
     kept, faults = ask(True)
     _, usual = ask(False)
     assert kept == "True"
-    assert int(faults) < 0.75 * int(usual)
+    assert int(faults) < int(usual) / 10
 
 
 def ask(keep):
