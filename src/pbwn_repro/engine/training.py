@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from pbwn_repro.engine.evaluation import estimate_statistics, evaluate
 from pbwn_repro.engine.export import export
 from pbwn_repro.engine.finite import NonFiniteError, broken
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
+from pbwn_repro.engine.norms import NormWatch
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.schedule import learning_rate, resets_momentum
@@ -125,6 +127,7 @@ class Training:
             image_size=images.shape[2],
             **{**start, **config.model_options},
         )
+        self._norms = NormWatch(model, config.model, config.scope)
         self._method.prepare(model, config.model, config.scope)
         # Convolutions are faster in this layout; without any, it changes nothing.
         return model.to(self.place.device, memory_format=torch.channels_last)
@@ -230,6 +233,8 @@ class Training:
         line: dict[str, Any] = {"test_error": scores.error, "test_loss": _finite_or_none(scores.loss)}
         if scores.top5_error is not None:
             line["test_top5_error"] = scores.top5_error
+        if all(map(isfinite, norms := self._norms.quartiles())):
+            line["weight_norms"] = norms
         if self.projection is not None:
             line["deviation"] = self.projection.check().largest_deviation
         epoch = progress.step / self.steps_per_epoch

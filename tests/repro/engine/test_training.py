@@ -70,6 +70,20 @@ def test_a_run_leaves_what_the_contract_names(train):
     assert len(list(folder.checkpoints.iterdir())) == 1
 
 
+@pytest.mark.parametrize("method", ["normal", "wn", "pbwn", "pbwn-epoch"])
+def test_the_norms_of_neurons_are_watched_with_every_method(train, method):
+    _, folder, _ = train(method=method)
+    norms = [line["weight_norms"] for line in lines(folder) if "weight_norms" in line]
+    assert len(norms) == 3
+    assert all(row == sorted(row) and len(row) == 5 for row in norms)
+    if method == "pbwn":
+        assert max(abs(norm - 1) for row in norms for norm in row) < 2e-6
+    if method == "wn":  # its learned scales start at 1, whatever the norms of the weights behind them are
+        assert 0.9 < norms[0][0] <= norms[0][4] < 1.1
+    if method == "normal":
+        assert norms[-1][4] > 1.2
+
+
 def test_a_finished_run_is_not_made_again(train):
     first, folder, _ = train()
     before = folder.model.stat().st_mtime_ns
