@@ -12,6 +12,7 @@ _MNIST_MLP: Recipe = {
     "optimizer": {"kind": "sgd", "lr": 0.3, "momentum": 0.0},
     "epochs": 20,
     "batch_size": 256,
+    "log_every": 10,
 }
 _CIFAR: Recipe = {"name": "cifar10", "normalisation": "cifar", "augmentation": "authors"}
 _INCEPTION: Recipe = {
@@ -20,6 +21,7 @@ _INCEPTION: Recipe = {
     "schedule": {"kind": "steps", "drops": [50, 80, 100], "factor": 0.2},
     "epochs": 120,
     "batch_size": 64,
+    "log_every": 10,
 }
 _VGG: Recipe = {
     "data": _CIFAR,
@@ -27,6 +29,7 @@ _VGG: Recipe = {
     "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.2},
     "epochs": 160,
     "batch_size": 128,
+    "log_every": 10,
 }
 _RESNET: Recipe = {
     "data": _CIFAR,
@@ -34,6 +37,7 @@ _RESNET: Recipe = {
     "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.1},
     "epochs": 160,
     "batch_size": 128,
+    "log_every": 10,
 }
 _SVHN: Recipe = {
     "data": {"name": "svhn", "train": ["train", "extra"]},
@@ -41,6 +45,7 @@ _SVHN: Recipe = {
     "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.1},
     "epochs": 160,
     "batch_size": 128,
+    "log_every": 100,
 }
 _IMAGENET: Recipe = {
     "data": {"name": "imagenet", "normalisation": "imagenet", "test": "val"},
@@ -48,6 +53,7 @@ _IMAGENET: Recipe = {
     "schedule": {"kind": "exponential", "final": 0.01},
     "epochs": 50,
     "batch_size": 64,
+    "log_every": 100,
 }
 _LADDER: Recipe = {
     "data": {"name": "mnist", "labels": 100},

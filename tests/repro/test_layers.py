@@ -8,7 +8,10 @@ import pbwn_repro
 
 LIBRARY, SUITE = (Path(package.__file__).parent for package in (pbwn, pbwn_repro))
 # Bottom to top: a part may import itself and those before it.
-PARTS = ["data", "models", "methods", "config", "recipes", "engine", "runs", "bench", "exit_codes", "commands", "cli"]
+PARTS = [
+    *("data", "models", "methods", "config", "recipes", "engine", "runs", "catalog"),
+    *("bench", "exit_codes", "commands", "cli"),
+]
 
 
 def imported_by(path):

@@ -24,6 +24,22 @@ def resolve(
     Wishes are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
     what `pbwn_repro.data.load` takes: the configuration holds the set's name and digest instead.
     """
+    fields, source = complete(wishes)
+    fields["processes"] = processes
+    data = fields["data"]
+    splits = [*data.get("train", ["train"]), data.get("test", "test")]
+    dataset = load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
+    if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
+        fields["data"] = data = {**prepared({**data, "name": ""}, dataset.name), **_kept(wishes)}
+    data.update(name=dataset.name, digest=dataset.digest)
+    return read_config(fields), dataset
+
+
+def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Complete a user's wishes with the recipe of the network: all fields but those that the data tell, and the data.
+
+    What the data tell is the digest, and the name of a set that is given by its place.
+    """
     if "model" not in wishes:
         raise ConfigError("model: which network? Give --model, such as --model resnet-20")
     fields = copy.deepcopy(recipe(_known_model(wishes["model"])))
@@ -41,14 +57,7 @@ def resolve(
     if "epochs" in wanted and "steps" not in wanted:
         fields.pop("steps", None)
     fields.setdefault("method", "pbwn")
-    fields["processes"] = processes
-    data = fields["data"]
-    splits = [*data.get("train", ["train"]), data.get("test", "test")]
-    dataset = load(source or data["name"], data_dir=data_dir, cache_dir=cache_dir, splits=splits)
-    if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
-        fields["data"] = data = {**prepared({**data, "name": ""}, dataset.name), **_kept(wanted)}
-    data.update(name=dataset.name, digest=dataset.digest)
-    return read_config(fields), dataset
+    return fields, source or fields["data"]["name"]
 
 
 def parse(assignment: str) -> tuple[str, Any]:

@@ -1,0 +1,33 @@
+"""One file per table or figure of the paper: which runs it needs, how they become cells. Nothing else."""
+
+import difflib
+
+from pbwn_repro.catalog.artefact import SCALES, Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
+from pbwn_repro.catalog.figure_3 import FIGURE_3A, FIGURE_3B
+from pbwn_repro.catalog.table_1 import TABLE_1
+from pbwn_repro.catalog.table_2 import TABLE_2
+from pbwn_repro.catalog.table_3 import TABLE_3
+from pbwn_repro.catalog.table_4 import TABLE_4
+from pbwn_repro.catalog.table_6 import TABLE_6
+from pbwn_repro.catalog.table_7 import TABLE_7
+from pbwn_repro.catalog.table_8 import TABLE_8
+
+__all__ = ["ARTEFACTS", "SCALES", "Artefact", "MeasuredArtefact", "Plan", "Scale", "TrainedArtefact", "find"]
+
+ARTEFACTS: dict[str, Artefact] = {
+    artefact.name: artefact
+    for artefact in (
+        *(FIGURE_2A, FIGURE_2B, FIGURE_3A, FIGURE_3B),
+        *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_6, TABLE_7, TABLE_8),
+    )
+}
+
+
+def find(name: str) -> Artefact:
+    """Look up an artefact; an error lists those that there are, the nearest one first."""
+    if name not in ARTEFACTS:
+        nearest = difflib.get_close_matches(name, ARTEFACTS, n=1)
+        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise ValueError(f"unknown artefact {name!r}: {guess}There is {', '.join(ARTEFACTS)}")
+    return ARTEFACTS[name]

@@ -1,0 +1,134 @@
+"""What a table or figure of the paper is: the runs that it needs, and how they become cells or curves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from pbwn_repro.config import RunConfig, read_config
+from pbwn_repro.runs.resolution import complete
+
+Scale = Literal["smoke", "short", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+Value = str | int | float
+Labels = Mapping[str, Value]
+Only = Mapping[str, Collection[str]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that differs between the runs of an artefact.
+
+    Args:
+        name: what `--only` calls it, such as depth.
+        values: what it may be, in the order of the paper.
+        role: rows and columns make cells; of what is searched, a cell shows the best; of a variant, the first value is
+            the artefact, the others are made only if asked for, and shown beside it.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    role: Literal["row", "column", "searched", "variant"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that an artefact needs: what it is in the artefact's words, and the wishes that make its configuration.
+
+    `artefact` is the one whose folder keeps the run: an artefact may use another's runs, nothing is trained twice.
+    """
+
+    artefact: str
+    scale: Scale
+    labels: Labels
+    wishes: Mapping[str, Any]
+
+    @property
+    def identity(self) -> str:
+        """What the configuration of such a run has in common over all seeds and all copies of the data."""
+        fields, _ = complete(self.wishes)
+        fields["data"]["digest"] = ""
+        return identity(read_config(fields))
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What all artefacts have: a name, words for people, and where they depart from the paper."""
+
+    name: str
+    title: str
+    about: str
+    protocol: str
+    departures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainedArtefact(Artefact):
+    """A table or figure that is made of training runs.
+
+    Args:
+        axes: what differs between the runs, at a scale.
+        wishes: the configuration of one combination of values, at a scale, as `resolve` takes it; no seed.
+        seeds: how many seeds the paper used, and how many a scale uses unless asked for another number.
+        value: what a run contributes: the last or the best test error, or the curve of its training loss.
+        home: which artefact's folder keeps the run of a combination; the artefact's own if None.
+    """
+
+    axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
+    wishes: Callable[[Labels, Scale], Mapping[str, Any]] = lambda labels, scale: {}
+    seeds: Mapping[Scale, int] = field(default_factory=lambda: {"smoke": 1, "short": 3, "paper": 5})
+    value: Literal["test_error", "best_test_error", "training_loss"] = "test_error"
+    home: Callable[[Labels], str] | None = None
+
+    def plans(self, scale: Scale, *, seeds: int | None = None, only: Only | None = None) -> list[Plan]:
+        """The runs that the artefact needs at a scale; `only` keeps those with one of the given values on each axis."""
+        count = self.seeds[scale] if seeds is None else seeds
+        found = []
+        for labels in self.combinations(scale, only or {}):
+            home = self.home(labels) if self.home else self.name
+            for seed in range(1, count + 1):
+                wishes = {**self.wishes(labels, scale), "seed": seed}
+                found.append(Plan(home, scale, {**labels, "seed": seed}, wishes))
+        return [plan for plan in found if _kept(plan.labels, only or {})]
+
+    def combinations(self, scale: Scale, only: Only) -> Iterator[Labels]:
+        """All values of the axes together; of a variant the first alone, unless `only` names it."""
+        axes = self.axes(scale)
+        choices = [
+            axis.values[:1] if axis.role == "variant" and axis.name not in only else axis.values for axis in axes
+        ]
+        for values in itertools.product(*choices):
+            yield dict(zip((axis.name for axis in axes), values, strict=True))
+
+
+@dataclass(frozen=True)
+class MeasuredArtefact(Artefact):
+    """A table or figure that is computed or timed in one go, without training runs.
+
+    Args:
+        measurement: the name of what makes it, in `pbwn_repro.measurements`.
+        options: what it is made with at a scale.
+    """
+
+    measurement: str = ""
+    options: Callable[[Scale], Mapping[str, Any]] = lambda scale: {}
+
+
+def identity(config: RunConfig) -> str:
+    """A configuration in one fixed form, without its seed and without telling copies of the data apart."""
+    fields = json.loads(config.canonical)
+    fields["seed"] = 0
+    fields["data"] |= {"digest": "", "name": original(fields["data"]["name"])}
+    return json.dumps(fields, sort_keys=True)
+
+
+def original(name: str) -> str:
+    """The set that a copy of it stands for: JPEG copies hold the same pictures to within their compression."""
+    return name.replace("synthetic:", "synthetic-").removesuffix("-jpeg")
+
+
+def _kept(labels: Labels, only: Only) -> bool:
+    return all(str(labels.get(name)) in values for name, values in only.items())

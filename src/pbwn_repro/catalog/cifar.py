@@ -1,0 +1,44 @@
+"""What the tables on CIFAR have in common: the five methods, the protocol, and where it departs from the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pbwn_repro.catalog.artefact import Axis, Labels, Scale
+from pbwn_repro.catalog.scales import shortened
+
+METHODS = Axis("method", ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch"), "row")
+INIT = Axis("init", ("paper", "authors"), "variant")
+# What stands in for a set at the smoke scale: nothing is downloaded, and a run takes seconds.
+STAND_INS: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"data": "digits", "epochs": 2, "schedule.drops": [2]},
+    "cifar10": {"data": "synthetic:cifar10", "steps": 3, "batch_size": 8, "log_every": 1},
+    "cifar100": {"data": "synthetic:cifar100", "steps": 3, "batch_size": 8, "log_every": 1},
+}
+DEPARTURES = (
+    "All methods of a network start from the same weights, initialised as the paper states for it. In the authors' code "
+    "the initialiser passes over the layers of some methods; `--only init=authors` does as the code does.",
+    "Pictures are augmented as in the authors' code: padded by reflection, one crop for a whole batch, half of each batch "
+    "flipped. The paper speaks of zero padding and of a crop for each picture.",
+    "The momentum is set to zero when the rate drops, as in the authors' code; the paper does not say so.",
+)
+
+
+def cifar_wishes(
+    model: Callable[[Labels], str],
+    data: Callable[[Labels], str],
+    *,
+    short_epochs: int,
+    stand_in: Callable[[Labels], str],
+) -> Callable[[Labels, Scale], Mapping[str, Any]]:
+    """The configuration of a run on CIFAR: the network's recipe, shortened at the short scale, stood in for at smoke."""
+
+    def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+        network = model(labels)
+        shared = {"model": network, "method": labels["method"], "init": labels["init"]}
+        if scale == "smoke":
+            return {**shared, **STAND_INS[stand_in(labels)]}
+        return {**shared, "data": data(labels), **(shortened(network, short_epochs) if scale == "short" else {})}
+
+    return wishes

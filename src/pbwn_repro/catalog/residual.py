@@ -1,0 +1,30 @@
+"""What tables 3 and 4 have in common: residual networks of 20 to 110 layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pbwn_repro.catalog.artefact import Axis, Labels, Scale
+from pbwn_repro.catalog.cifar import INIT, METHODS, cifar_wishes
+
+DEPTHS = (20, 32, 44, 56, 110)
+PROTOCOL = (
+    "SGD with momentum 0.9, weight decay 0.0001, batch 128, learning rate 0.1 divided by 10 at epochs 80 and 120 of 160; "
+    "five seeds, error after the last epoch."
+)
+
+
+def axes(scale: Scale) -> tuple[Axis, ...]:
+    """Method by depth."""
+    return (METHODS, Axis("depth", DEPTHS[:2] if scale == "smoke" else DEPTHS, "column"), INIT)
+
+
+def wishes(data: str, stand_in: str) -> Callable[[Labels, Scale], Mapping[str, Any]]:
+    """The configuration of a run on one of the CIFAR sets."""
+    return cifar_wishes(
+        lambda labels: f"resnet-{labels['depth']}",
+        lambda labels: data,
+        short_epochs=8,
+        stand_in=lambda labels: stand_in,
+    )

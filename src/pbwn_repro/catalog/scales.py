@@ -1,0 +1,18 @@
+"""How the paper's protocol becomes shorter: the same shape, fewer epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pbwn_repro.recipes import recipe
+
+
+def shortened(model: str, epochs: int) -> Mapping[str, Any]:
+    """The recipe's schedule squeezed into fewer epochs: the rate drops after the same share of the run."""
+    full = recipe(model)
+    wishes: dict[str, Any] = {"epochs": epochs}
+    if full.get("schedule", {}).get("kind") == "steps":
+        share = epochs / full["epochs"]
+        wishes["schedule.drops"] = [max(1, round(drop * share)) for drop in full["schedule"]["drops"]]
+    return wishes
