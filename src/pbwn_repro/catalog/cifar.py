@@ -17,10 +17,10 @@ STAND_INS: Mapping[str, Mapping[str, Any]] = {
     "cifar100": {"data": "synthetic:cifar100", "steps": 3, "batch_size": 8, "log_every": 1},
 }
 DEPARTURES = (
-    "All methods of a network start from the same weights, initialised as the paper states for it. In the authors' code "
-    "the initialiser passes over the layers of some methods; `--only init=authors` does as the code does.",
-    "Pictures are augmented as in the authors' code: padded by reflection, one crop for a whole batch, half of each batch "
-    "flipped. The paper speaks of zero padding and of a crop for each picture.",
+    "All methods of a network start from the same weights, initialised as the paper states for it. In the authors' "
+    "code the initialiser passes over the layers of some methods; `--only init=authors` does as the code does.",
+    "Pictures are augmented as in the authors' code: padded by reflection, one crop for a whole batch, half of each "
+    "batch flipped. The paper speaks of zero padding and of a crop for each picture.",
     "The momentum is set to zero when the rate drops, as in the authors' code; the paper does not say so.",
 )
 
@@ -32,7 +32,7 @@ def cifar_wishes(
     short_epochs: int,
     stand_in: Callable[[Labels], str],
 ) -> Callable[[Labels, Scale], Mapping[str, Any]]:
-    """The configuration of a run on CIFAR: the network's recipe, shortened at the short scale, stood in for at smoke."""
+    """The configuration of a run on CIFAR: the network's recipe, shortened at the short scale, replaced at smoke."""
 
     def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
         network = model(labels)

@@ -10,8 +10,8 @@ from pbwn_repro.catalog.cifar import INIT, METHODS, cifar_wishes
 
 DEPTHS = (20, 32, 44, 56, 110)
 PROTOCOL = (
-    "SGD with momentum 0.9, weight decay 0.0001, batch 128, learning rate 0.1 divided by 10 at epochs 80 and 120 of 160; "
-    "five seeds, error after the last epoch."
+    "SGD with momentum 0.9, weight decay 0.0001, batch 128, learning rate 0.1 divided by 10 at epochs 80 and 120 of "
+    "160; five seeds, error after the last epoch."
 )
 
 

@@ -26,11 +26,11 @@ TABLE_6 = TrainedArtefact(
     name="table-6",
     title="WRN-16-4 on SVHN",
     about="Test error of a wide residual network on SVHN with and without PBWN-Epoch, beside other systems.",
-    protocol="SGD with momentum 0.9, weight decay 0.0005, batch 128, learning rate 0.01 divided by 10 at epochs 80 and 120 of "
-    "160, dropout 0.4; train and extra pictures, divided by 255.",
+    protocol="SGD with momentum 0.9, weight decay 0.0005, batch 128, learning rate 0.01 divided by 10 at epochs 80 and "
+    "120 of 160, dropout 0.4; train and extra pictures, divided by 255.",
     departures=(
-        "All convolutions are projected, as the paper says. The published model file projects the first one alone, which "
-        "`--only scope=authors` makes.",
+        "All convolutions are projected, as the paper says. The published model file projects the first one alone, "
+        "which `--only scope=authors` makes.",
         "The paper does not say how many seeds it used: five here.",
         "The short scale trains on the 73,257 pictures of the set `train` alone.",
     ),

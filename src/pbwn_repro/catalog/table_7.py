@@ -30,8 +30,8 @@ def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 TABLE_7 = TrainedArtefact(
     name="table-7",
     title="ResNet-34 on ImageNet",
-    about="Top-1 and top-5 error of a residual network with 34 layers and of its pre-activation version, with and without "
-    "PBWN-Epoch.",
+    about="Top-1 and top-5 error of a residual network with 34 layers and of its pre-activation version, with and "
+    "without PBWN-Epoch.",
     protocol="SGD with Nesterov momentum 0.9, weight decay 0.0001, batch 64, learning rate falling exponentially to a "
     "hundredth over 50 epochs; initial rates 0.05 and 0.1, the best shown; best epoch on the centre crop.",
     departures=("The paper does not say how many seeds it used: one here, as the cost suggests.",),

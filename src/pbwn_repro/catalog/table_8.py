@@ -37,15 +37,15 @@ TABLE_8 = TrainedArtefact(
     name="table-8",
     title="Semi-supervised learning on permutation invariant MNIST",
     about="Test error of the Ladder network with and without PBWN, given 20, 50 or 100 labels.",
-    protocol="Adam, 50,000 iterations and 25,000 more with the rate falling to 0; learning rates 0.002, 0.001, 0.0005 and "
-    "weight decays 0.0002, 0.0001, 0 searched; ten seeds.",
+    protocol="Adam, 50,000 iterations and 25,000 more with the rate falling to 0; learning rates 0.002, 0.001, 0.0005 "
+    "and weight decays 0.0002, 0.0001, 0 searched; ten seeds.",
     departures=(
         "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` makes the form "
         "that Rasmus et al. write, (z_hat - m) / s.",
-        "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if it "
-        "were the number of labels.",
-        "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, without a "
-        "search.",
+        "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
+        "it were the number of labels.",
+        "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, without "
+        "a search.",
     ),
     axes=_axes,
     wishes=_wishes,

@@ -1,0 +1,1 @@
+"""From run folders alone to tables, figures and verdicts beside the paper's."""
