@@ -44,8 +44,8 @@ TABLE_8 = TrainedArtefact(
         "that Rasmus et al. write, (z_hat - m) / s.",
         "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
         "it were the number of labels.",
-        "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, without "
-        "a search.",
+        "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, "
+        "without a search.",
     ),
     axes=_axes,
     wishes=_wishes,
