@@ -12,10 +12,13 @@ import torch.multiprocessing
 _PRELOADED = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo", "pbwn"]
 
 
-def run_on_processes(function, count=2):
-    """Run `function()` in `count` new processes of one group; an exception in any of them is raised here."""
+def run_on_processes(function, count=2, preload=()):
+    """Run `function()` in `count` new processes of one group; an exception in any of them is raised here.
+
+    `preload` names modules that the function's own module imports: loaded once, if the server is not there yet.
+    """
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    multiprocessing.set_forkserver_preload(_PRELOADED)
+    multiprocessing.set_forkserver_preload([*_PRELOADED, *preload])
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(
             _run, args=(function, count, f"file://{folder}/rendezvous"), nprocs=count, start_method="forkserver"

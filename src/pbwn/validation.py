@@ -27,13 +27,16 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:
-    inner = optimizer
-    while not hasattr(inner, "_optimizer_step_post_hooks"):
-        if not hasattr(inner, "optimizer"):
+    """The torch optimizer inside: Accelerate, Lightning and DeepSpeed all keep it in an attribute `optimizer`."""
+    inner, seen = optimizer, []
+    # A wrapper may pass on what it is asked for: only an optimizer that owns its hooks calls them.
+    while "_optimizer_step_post_hooks" not in getattr(inner, "__dict__", {}):
+        seen.append(inner)
+        inner = getattr(inner, "optimizer", None)
+        if inner is None or any(inner is other for other in seen):
             raise TypeError(
                 f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer that it is built on"
             )
-        inner = inner.optimizer
     return cast(Optimizer, inner)
 
 

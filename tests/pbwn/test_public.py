@@ -40,6 +40,13 @@ LAYERS = [
     "validation",
     "norm_projection",
 ]
+# On top of the library, beside each other; nothing in it imports them.
+INTEGRATIONS = {
+    "__init__": set(),
+    "options": set(),
+    "lightning": {"lightning", "pbwn.integrations.options"},
+    "transformers": {"transformers", "pbwn.integrations.options"},
+}
 # What the compiled paths need; they are imported only when a projection takes one.
 COMPILERS = {
     "numba_kernels": {"numba", "numpy", "llvmlite"},
@@ -133,6 +140,32 @@ def test_modules_import_only_from_those_below():
             allowed = {"pbwn", "torch"} | COMPILERS.get(layer, set()) | sys.stdlib_module_names
             assert root in allowed, f"{layer} imports {imported}"
             assert root != "pbwn" or name in LAYERS[:position], f"{layer} imports {imported}"
+
+
+def test_each_integration_imports_the_library_and_its_own_framework_alone():
+    assert {path.stem for path in (LIBRARY / "integrations").glob("*.py")} == set(INTEGRATIONS)
+    for name, permitted in INTEGRATIONS.items():
+        for imported in imports_of(LIBRARY / "integrations" / f"{name}.py"):
+            root, _, below = imported.partition(".")
+            allowed = {"torch"} | sys.stdlib_module_names
+            assert {imported, root} & permitted or root in allowed or (root == "pbwn" and below in LAYERS), imported
+
+
+HIDING = """
+import sys
+sys.modules["{framework}"] = None  # as if it were not installed
+try:
+    import pbwn.integrations.{framework}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("framework", ["lightning", "transformers"])
+def test_an_integration_without_its_framework_names_the_extra(framework):
+    program = HIDING.format(framework=framework)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert f"pip install 'pbwn[{framework}]'" in done.stdout
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -1,0 +1,102 @@
+"""The projection inside Lightning's Trainer: `Trainer(callbacks=[ProjectionCallback()])`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pbwn.certificate import Certificate
+from pbwn.integrations.options import check_name, checked_options
+from pbwn.norm_projection import NormProjection, attach
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "pbwn.integrations.lightning needs Lightning: pip install 'pbwn[lightning]'", name=error.name
+    ) from error
+
+
+class ProjectionCallback(Callback):
+    """Keeps the module's weights on the sphere while a Lightning Trainer trains it.
+
+    It takes the keyword arguments of `pbwn.attach`, and attaches to all optimizers of the module when training starts.
+    Its state is part of the checkpoint: a run resumed with `trainer.fit(..., ckpt_path=...)` equals an uninterrupted
+    one bit for bit. Without a checkpoint, or with one that was saved without this callback, each fit begins anew.
+
+    Weights are saved as they are. With `every` > 1 that may be between two projections, as exact resuming needs it:
+    call `callback.projection.project()` before you export a model.
+
+    Args:
+        name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
+        log_deviation: log how far the weights are off, as `<name>/deviation`, whenever the Trainer logs a step.
+        options: the arguments of `pbwn.attach` after the optimizer.
+
+    Attributes:
+        projection: what `attach` returned, once training has started.
+        certificate: what `projection.check()` found at the end of training, once it has ended.
+    """
+
+    def __init__(self, *, name: str = "pbwn", log_deviation: bool = False, **options: Any) -> None:
+        self.projection: NormProjection | None = None
+        self.certificate: Certificate | None = None
+        self._name = check_name(name)
+        self._log_deviation = log_deviation
+        self._options = checked_options(options)
+        self._restored: dict[str, Any] = {}
+        self._last_step = 0
+
+    @property
+    def state_key(self) -> str:
+        """The name of the state in a checkpoint."""
+        return f"{type(self).__qualname__}[{self._name}]"
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Forget an earlier fit; the state of a checkpoint comes after this."""
+        if stage == "fit":
+            self._detach()
+            self.projection, self.certificate, self._restored = None, None, {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Keep the state of a checkpoint until training starts."""
+        self._restored = dict(state_dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The projection's state, for a checkpoint."""
+        return self._restored if self.projection is None else self.projection.state_dict()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach: weights and optimizers are restored and in place by now."""
+        trained = {
+            id(p) for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]
+        }
+        if not any(id(parameter) in trained for parameter in pl_module.parameters()):
+            raise ValueError(
+                f"{type(pl_module).__name__} has no optimizer that holds a parameter of it, and weights are projected "
+                "after an optimizer's steps: return one from configure_optimizers, or drop the ProjectionCallback"
+            )
+        self._detach()  # a trial run, such as that of the learning rate finder, comes before the real one
+        options = {**self._options, "state": self._restored} if self._restored else self._options
+        self.projection = attach(pl_module, trainer.optimizers, **options)
+        self._last_step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
+        """Log the deviation where it was asked for."""
+        stepped, self._last_step = trainer.global_step > self._last_step, trainer.global_step
+        if self._log_deviation and stepped and self._last_step % trainer.log_every_n_steps == 0:
+            assert self.projection is not None
+            self.log(f"{self._name}/deviation", self.projection.check().largest_deviation)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take stock, and let go of the optimizers."""
+        if self.projection is not None:
+            self.certificate = self.projection.check()
+        self._detach()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Let go of the optimizers: the same module may be trained anew."""
+        self._detach()
+
+    def _detach(self) -> None:
+        if self.projection is not None:
+            self.projection.detach()

@@ -1,0 +1,31 @@
+"""The arguments that a callback hands on to `attach` when training starts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pbwn.naming import suggestion
+from pbwn.norm_projection import attach
+
+_NAMES = [
+    parameter.name
+    for parameter in inspect.signature(attach).parameters.values()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+]
+
+
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options, known to be arguments of `attach`: a typing error shows now, not hours later."""
+    for name in options:
+        if name not in _NAMES:
+            raise TypeError(f"ProjectionCallback has no argument {name!r}: {suggestion(name, _NAMES)}")
+    return dict(options)
+
+
+def check_name(name: object) -> str:
+    """The callback's name, known to fit into the name of a file."""
+    if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+        raise ValueError(f"name is a word of letters, digits, '-' and '_', such as 'encoder'; found {name!r}")
+    return name

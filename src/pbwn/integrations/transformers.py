@@ -1,0 +1,141 @@
+"""The projection inside the Trainer of Hugging Face Transformers: `Trainer(..., callbacks=[ProjectionCallback()])`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from pbwn.certificate import Certificate
+from pbwn.integrations.options import check_name, checked_options
+from pbwn.norm_projection import NormProjection, attach
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "pbwn.integrations.transformers needs Transformers: pip install 'pbwn[transformers]'", name=error.name
+    ) from error
+
+
+class ProjectionCallback(TrainerCallback):
+    """Keeps the model's weights on the sphere while a Transformers Trainer trains it.
+
+    It takes the keyword arguments of `pbwn.attach`. A pretrained model wants `constraint=UnitNorm(radius="initial")`,
+    because attaching rescales its weights otherwise. Embeddings, and output heads tied to them or not, are left alone.
+
+    Its state is a file in each checkpoint folder, `<name>.pt`: a run resumed with
+    `trainer.train(resume_from_checkpoint=...)` equals an uninterrupted one bit for bit.
+
+    Weights are saved as they are. With `every` > 1 that may be between two projections, as exact resuming needs it:
+    call `callback.projection.project()` before `trainer.save_model()`.
+
+    Args:
+        name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
+        log_deviation: add how far the weights are off to the training logs, as `<name>_deviation`. It is in
+            `trainer.state.log_history`, and seen by the callbacks that come after this one.
+        resume_from: the checkpoint folder of a resumed run, which the Trainer does not tell its callbacks. "auto" takes
+            `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None begins anew,
+            for a checkpoint that was saved without this callback.
+        options: the arguments of `pbwn.attach` after the optimizer.
+
+    Attributes:
+        projection: what `attach` returned, once training has started.
+        certificate: what `projection.check()` found at the end of training, once it has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "pbwn",
+        log_deviation: bool = False,
+        resume_from: str | os.PathLike[str] | None = "auto",
+        **options: Any,
+    ) -> None:
+        self.projection: NormProjection | None = None
+        self.certificate: Certificate | None = None
+        self._name = check_name(name)
+        self._log_deviation = log_deviation
+        self._resume_from = resume_from
+        self._options = checked_options(options)
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        **others: Any,
+    ) -> None:
+        """Attach: weights and optimizer are restored and in place by now."""
+        if self.projection is not None:
+            self.projection.detach()  # of an earlier training run, which may have been cut off
+        saved = self._saved_state(args, state)
+        options = self._options if saved is None else {**self._options, "state": saved}
+        self.projection, self.certificate = attach(model, optimizer, **options), None
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        """Put the projection's state into the checkpoint folder."""
+        if self.projection is None or state.is_hyper_param_search:  # a search's folders are not known, and not resumed
+            return
+        current = self.projection.state_dict()  # in every process: sharded weights need them all
+        if args.should_save:
+            saved = {"global_step": state.global_step, "projection": current}
+            torch.save(saved, _checkpoint_folder(args, state) / self._file_name)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        """Add the deviation to the logs of training, not to those of evaluation."""
+        if self._log_deviation and self.projection is not None and logs is not None and "loss" in logs:
+            deviation = {f"{self._name}_deviation": self.projection.check().largest_deviation}
+            logs.update(deviation)
+            state.log_history[-1].update(deviation)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """Take stock, and let go of the optimizer: the same model may be trained anew."""
+        if self.projection is not None:
+            self.certificate = self.projection.check()
+            self.projection.detach()
+
+    @property
+    def _file_name(self) -> str:
+        return f"{self._name}.pt"
+
+    def _saved_state(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
+        """The state in the checkpoint that this training run goes on from, if it goes on from one."""
+        if state.global_step == 0 or self._resume_from is None:
+            return None
+        if self._resume_from == "auto":
+            folders = [Path(args.resume_from_checkpoint)] if isinstance(args.resume_from_checkpoint, str) else []
+            folders.append(_checkpoint_folder(args, state))
+        else:
+            folders = [Path(self._resume_from)]
+        files = [folder / self._file_name for folder in folders]
+        for file in filter(Path.is_file, files):
+            saved = torch.load(file, map_location="cpu", weights_only=True)
+            if saved["global_step"] == state.global_step:
+                projection: dict[str, Any] = saved["projection"]
+                return projection
+        raise ValueError(
+            f"training goes on from step {state.global_step}, but the projection's state of that step is not in "
+            f"{' or '.join(map(str, files))}: pass resume_from= with the checkpoint "
+            "folder, or resume_from=None if that checkpoint was saved without this callback"
+        )
+
+
+def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
