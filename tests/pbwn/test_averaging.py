@@ -1,0 +1,83 @@
+"""Averages of the weights: projected with one line, and batch statistics estimated after that."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+import pbwn
+
+
+def build():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def loader():
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(8, 6, generator=generator) for _ in range(6)]
+
+
+def train(model, optimizer, averages=()):
+    for x in loader():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(5 * model(x), x[:, :3].argmax(1)).backward()
+        optimizer.step()
+        for average in averages:
+            average.update_parameters(model)
+
+
+def averages_of(model):
+    return [AveragedModel(model), AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))]
+
+
+@pytest.mark.parametrize("constraint", [pbwn.UnitNorm(), pbwn.UnitNorm(radius="initial")], ids=str)
+def test_an_average_is_projected_like_its_model(constraint):
+    model = build()
+    start = model[0].weight.detach().norm(dim=1)
+    radii = start if constraint == pbwn.UnitNorm(radius="initial") else torch.ones(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    projection = pbwn.attach(model, optimizer, constraint=constraint)
+    averages = averages_of(model)
+    train(model, optimizer, averages)
+    trained = copy.deepcopy(model.state_dict())
+    for average in averages:
+        norms = average.module[0].weight.norm(dim=1)
+        assert (norms < radii - 1e-3).any()  # an average of points on a sphere lies inside
+        projection.project(average)
+        torch.testing.assert_close(average.module[0].weight.norm(dim=1), radii)
+    for name, tensor in trained.items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_an_average_is_projected_without_a_projection_at_hand():
+    model = build()
+    average = AveragedModel(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.5), [average])
+    assert [weight.name for weight in pbwn.project_(average).constrained] == ["0.weight"]
+    torch.testing.assert_close(average.module[0].weight.norm(dim=1), torch.ones(8))
+
+
+def largest_error_of_statistics(average):
+    """How far the running mean is from the mean of what the layer puts out now."""
+    outputs = average.module[0](torch.cat(loader())).detach()
+    return (average.module[1].running_mean - outputs.mean(0)).abs().max()
+
+
+def test_statistics_are_estimated_after_the_projection():
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    projection = pbwn.attach(model, optimizer)
+    right = AveragedModel(model)
+    train(model, optimizer, [right])
+    wrong = copy.deepcopy(right)
+
+    projection.project(right)
+    update_bn(loader(), right)
+    assert largest_error_of_statistics(right) < 1e-6
+
+    update_bn(loader(), wrong)
+    projection.project(wrong)
+    assert largest_error_of_statistics(wrong) > 1e-4
