@@ -38,17 +38,20 @@ class TrainingStep:
     the two is the projection's.
     """
 
-    def __init__(self, network: str, name: str, batch_size: int) -> None:
+    def __init__(
+        self, network: str, name: str, batch_size: int, layout: torch.memory_format = torch.contiguous_format
+    ) -> None:
         chosen = method(name)
         self._model = build(network)
         chosen.prepare(self._model, network)
+        self._model.to(memory_format=layout)
         self._optimizer = SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self._inside = 0.0
         self._watch(-1)
         self._projection = chosen.attach(self._model, self._optimizer, network)
         self._watch(+1)
         self._after_epoch = chosen.projects_after_each_epoch
-        self._images = torch.randn(batch_size, 3, 32, 32)
+        self._images = torch.randn(batch_size, 3, 32, 32).contiguous(memory_format=layout)
         self._labels = torch.randint(0, 10, (batch_size,))
 
     def __call__(self) -> tuple[float, float]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,26 @@ def interleaved(
     What disturbs the machine disturbs all of them alike, and no candidate always finds the caches as one other left
     them: their ratios are worth more than any single time.
     """
-    order = list(candidates)
-    for name in order:
-        candidates[name]()  # compiles, allocates, builds plans
-    taken: dict[str, list[float]] = {name: [] for name in order}
-    shuffle = random.Random(0).shuffle
+    for candidate in candidates.values():
+        candidate()  # compiles, allocates, builds plans
+    rounds: list[dict[str, float]] = []
+    turns = in_turns({name: partial(_seconds_of, candidate) for name, candidate in candidates.items()})
     end = time.perf_counter() + seconds
-    while len(taken[order[0]]) < least or (time.perf_counter() < end and len(taken[order[0]]) < most):
+    while len(rounds) < least or (time.perf_counter() < end and len(rounds) < most):
+        rounds.append(next(turns))
+    return {name: Times.of([taken[name] for taken in rounds]) for name in candidates}
+
+
+def in_turns(candidates: Mapping[str, Callable[[], Found]]) -> Iterator[dict[str, Found]]:
+    """Call each candidate once a round, in an order that changes each round, for as many rounds as are asked for."""
+    order = list(candidates)
+    shuffle = random.Random(0).shuffle
+    while True:
         shuffle(order)
-        for name in order:
-            start = time.perf_counter()
-            candidates[name]()
-            taken[name].append(time.perf_counter() - start)
-    return {name: Times.of(taken[name]) for name in candidates}
+        yield {name: candidates[name]() for name in order}
+
+
+def _seconds_of(candidate: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    candidate()
+    return time.perf_counter() - start

@@ -3,12 +3,14 @@
 import difflib
 
 from pbwn_repro.catalog.artefact import SCALES, Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.figure_1 import FIGURE_1
 from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
 from pbwn_repro.catalog.figure_3 import FIGURE_3A, FIGURE_3B
 from pbwn_repro.catalog.table_1 import TABLE_1
 from pbwn_repro.catalog.table_2 import TABLE_2
 from pbwn_repro.catalog.table_3 import TABLE_3
 from pbwn_repro.catalog.table_4 import TABLE_4
+from pbwn_repro.catalog.table_5 import TABLE_5
 from pbwn_repro.catalog.table_6 import TABLE_6
 from pbwn_repro.catalog.table_7 import TABLE_7
 from pbwn_repro.catalog.table_8 import TABLE_8
@@ -18,8 +20,8 @@ __all__ = ["ARTEFACTS", "SCALES", "Artefact", "MeasuredArtefact", "Plan", "Scale
 ARTEFACTS: dict[str, Artefact] = {
     artefact.name: artefact
     for artefact in (
-        *(FIGURE_2A, FIGURE_2B, FIGURE_3A, FIGURE_3B),
-        *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_6, TABLE_7, TABLE_8),
+        *(FIGURE_1, FIGURE_2A, FIGURE_2B, FIGURE_3A, FIGURE_3B),
+        *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8),
     )
 }
 

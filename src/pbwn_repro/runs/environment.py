@@ -18,10 +18,11 @@ from pbwn_repro.data import DataSet
 _PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "numba", "triton")
 
 
-def environment(device: torch.device, dataset: DataSet) -> dict[str, Any]:
+def environment(device: torch.device, dataset: DataSet | None = None) -> dict[str, Any]:
     """What a run was made with: everything that its bytes may depend on besides the settings."""
+    data = {"name": dataset.name, "sha256": dataset.digest, "origin": dataset.origin} if dataset else None
     return {
-        "data": {"name": dataset.name, "sha256": dataset.digest, "origin": dataset.origin},
+        **({"data": data} if data else {}),
         "code": {"pbwn": pbwn.__version__, "sha256": code_digest()},
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
         "python": platform.python_version(),

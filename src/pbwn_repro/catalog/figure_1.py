@@ -1,0 +1,29 @@
+"""Figure 1: the two-weight model, with weights of equal and of different magnitude."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pbwn_repro.catalog.artefact import MeasuredArtefact, Scale
+
+
+def _options(scale: Scale) -> Mapping[str, Any]:
+    fine = {"points": 31, "alphas": 21} if scale != "smoke" else {"points": 11, "alphas": 5}
+    return {"start": 0.9, "surface_alpha": 3.0, "half_width": 1.0, "largest_alpha": 10.0, **fine}
+
+
+FIGURE_1 = MeasuredArtefact(
+    name="figure-1",
+    title="Scaling-based weight space symmetry",
+    about="Error landscapes of a linear model with one neuron per layer, y = w2 w1 x: weights of the same magnitude, "
+    "scaled by alpha and 1 / alpha, and after projection; the Hessian's condition number over alpha.",
+    protocol="Squared loss; Hessians in closed form and by automatic differentiation in float64.",
+    departures=(
+        "The paper names no loss and no data for its figure: here it is the squared loss, the best model is y = x.",
+        "At a minimum the Hessian is singular for every alpha, because the minima form a curve: condition numbers are "
+        "those of a point beside it, at a minimum the largest eigenvalue is shown instead.",
+    ),
+    measurement="landscape",
+    options=_options,
+)

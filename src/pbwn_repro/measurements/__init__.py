@@ -1,0 +1,13 @@
+"""What is computed or timed in one go, without training runs: figure 1 and table 5.
+
+A measurement has a folder like a run's, and the same rule: `result.json` = done, the same call goes on otherwise.
+
+    <out>/<artefact>/<scale>/<measurement>-<hash8>/   config.json  environment.json  parts/  result.json
+
+`config.json` is {"measurement": name, "options": {...}}; the hash is that of its canonical form. The shape of a result
+stands in the module that makes it: `landscape` for figure 1, `time_cost` for table 5.
+"""
+
+from pbwn_repro.measurements.measuring import MEASUREMENTS, Progress, folder_of, measure
+
+__all__ = ["MEASUREMENTS", "Progress", "folder_of", "measure"]

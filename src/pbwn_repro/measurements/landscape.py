@@ -1,0 +1,176 @@
+"""Figure 1: error landscapes of the two-weight model, and how its conditioning depends on alpha.
+
+The result:
+
+    x_squared, best_product      E[x^2], and the product w1 w2 of all minima
+    start                        [w1, w2], the point of equal magnitude that alpha scales, away from the minima
+    surfaces                     equal, scaled, projected in turn; each
+        name, title, alpha
+        w1, w2                   the grid's coordinates
+        loss                     rows follow w2, columns w1
+        minima                   points [w1, w2] on the curve of minima, inside of the grid
+    alpha                        the values that all following lists go with
+    general                      at (alpha w1, w2 / alpha), a point that is no minimum
+        condition                {analytic, measured}: the Hessian's condition number
+        gradient_ratio           |dL/dw2| / |dL/dw1|
+    minimum                      at the minimum (alpha m, m / alpha)
+        condition                null throughout: the Hessian is singular along the curve of minima
+        largest_eigenvalue       {analytic, measured}: the steps of gradient descent have to stay below 2 / this
+        curvature_ratio          {analytic, measured}: of the curvatures along w2 and along w1
+    projected                    the same starting point after `pbwn.project_`: w1 is a sign, w2 is free, w2 / alpha
+        condition                {analytic, measured}: of the directions in which the loss still changes
+        largest_eigenvalue       {analytic, measured}
+        directions_left          how many these are: 1 of 2 (with the output constrained too, none would be left)
+    largest_difference           between analytic and measured, relative, over all of the above
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, hessian
+
+import pbwn
+from pbwn_repro.measurements.parts import Parts, Progress
+from pbwn_repro.measurements.two_weights import ROUNDING, Moments, condition, loss, projected_loss
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def landscape(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
+    """Draw the surfaces and compute the condition numbers.
+
+    Options: `start` (the common magnitude of both weights), `surface_alpha`, `half_width`, `points` (of a surface's
+    side), `largest_alpha`, `alphas` (how many).
+    """
+    x = torch.linspace(-1.5, 1.5, 61, dtype=torch.float64)
+    t = x.clone()  # the best model is y = x
+    moments = Moments.of(x, t)
+    exponents = torch.linspace(0, 1, options["alphas"], dtype=torch.float64)
+    alphas = (options["largest_alpha"] ** exponents).tolist()
+    result: dict[str, Any] = {
+        "x_squared": moments.xx,
+        "best_product": moments.best_product,
+        "start": [options["start"]] * 2,
+        "alpha": alphas,
+    }
+    progress(0, 2, "surfaces")
+    result["surfaces"] = _surfaces(options, x, t, moments)
+    progress(1, 2, "condition numbers")
+    magnitude = options["start"]
+    root = moments.best_product**0.5
+    result["general"] = _general([(alpha * magnitude, magnitude / alpha) for alpha in alphas], x, t, moments)
+    result["minimum"] = _minimum([(alpha * root, root / alpha) for alpha in alphas], x, t, moments)
+    result["projected"] = _projected([(alpha * magnitude, magnitude / alpha) for alpha in alphas], x, t, moments)
+    result["largest_difference"] = max(_differences(result))
+    progress(2, 2, "done")
+    return result
+
+
+def _general(points: list[tuple[float, float]], x: Tensor, t: Tensor, moments: Moments) -> dict[str, Any]:
+    slopes = [grad(loss)(torch.tensor(point, dtype=torch.float64), x, t).abs().tolist() for point in points]
+    return {
+        "condition": {
+            "analytic": [condition(moments.eigenvalues(*point)) for point in points],
+            "measured": [condition(_eigenvalues(loss, point, x, t)) for point in points],
+        },
+        "gradient_ratio": [along_w2 / along_w1 for along_w1, along_w2 in slopes],
+    }
+
+
+def _minimum(points: list[tuple[float, float]], x: Tensor, t: Tensor, moments: Moments) -> dict[str, Any]:
+    curvatures = [torch.diagonal(_hessian(loss, point, x, t)).tolist() for point in points]
+    return {
+        "condition": [condition(_eigenvalues(loss, point, x, t)) for point in points],
+        "largest_eigenvalue": {
+            "analytic": [moments.xx * (w1**2 + w2**2) for w1, w2 in points],
+            "measured": [_eigenvalues(loss, point, x, t)[1] for point in points],
+        },
+        "curvature_ratio": {
+            "analytic": [(w1 / w2) ** 2 for w1, w2 in points],
+            "measured": [along_w2 / along_w1 for along_w1, along_w2 in curvatures],
+        },
+    }
+
+
+def _projected(points: list[tuple[float, float]], x: Tensor, t: Tensor, moments: Moments) -> dict[str, Any]:
+    """What the projection leaves: the loss does not depend on the norm of w1, and its curvature along w2 is s."""
+    left = []
+    for point in points:
+        eigenvalues = _eigenvalues(projected_loss, _project(point), x, t)
+        left.append([value for value in eigenvalues if abs(value) > ROUNDING * max(map(abs, eigenvalues))])
+    return {
+        "condition": {"analytic": [1.0 for _ in points], "measured": [max(each) / min(each) for each in left]},
+        "largest_eigenvalue": {"analytic": [moments.xx for _ in points], "measured": [max(each) for each in left]},
+        "directions_left": [len(each) for each in left],
+    }
+
+
+def _project(point: tuple[float, float]) -> tuple[float, float]:
+    """The weights after the library's own projection: the hidden unit's has norm 1, the output's is left alone."""
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
+    with torch.no_grad():
+        for layer, value in zip(model, point, strict=True):
+            layer.weight.fill_(value)
+    pbwn.project_(model)
+    w1, w2 = (layer.weight.item() for layer in model)
+    return w1, w2
+
+
+def _surfaces(options: Mapping[str, Any], x: Tensor, t: Tensor, moments: Moments) -> list[dict[str, Any]]:
+    root, alpha = moments.best_product**0.5, options["surface_alpha"]
+    offsets = torch.linspace(-1, 1, options["points"], dtype=torch.float64) * options["half_width"]
+    return [
+        _surface("equal", "weights of the same magnitude", 1.0, loss, (root, root), offsets, x, t),
+        _surface("scaled", "one scaled up, one down", alpha, loss, (alpha * root, root / alpha), offsets, x, t),
+        _surface(
+            *("projected", "after projection of the hidden unit", alpha, projected_loss),
+            *((alpha * root, moments.best_product), offsets, x, t),
+        ),
+    ]
+
+
+def _surface(
+    name: str, title: str, alpha: float, of: Loss, centre: tuple[float, float], offsets: Tensor, x: Tensor, t: Tensor
+) -> dict[str, Any]:
+    w1, w2 = ((offsets + middle).tolist() for middle in centre)
+    best = Moments.of(x, t).best_product
+    minima = [(one, best / (one if of is loss else abs(one) / one)) for one in w1 if one]
+    return {
+        "name": name,
+        "title": title,
+        "alpha": alpha,
+        "w1": [_short(value) for value in w1],
+        "w2": [_short(value) for value in w2],
+        "loss": [[_short(of(_point(one, two), x, t).item()) for one in w1] for two in w2],
+        "minima": [[_short(one), _short(two)] for one, two in minima if w2[0] <= two <= w2[-1]],
+    }
+
+
+def _eigenvalues(of: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> tuple[float, float]:
+    smaller, larger = torch.linalg.eigvalsh(_hessian(of, point, x, t)).tolist()
+    return smaller, larger
+
+
+def _hessian(of: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> Tensor:
+    return hessian(of)(_point(*point), x, t)
+
+
+def _point(w1: float, w2: float) -> Tensor:
+    return torch.tensor([w1, w2], dtype=torch.float64)
+
+
+def _short(value: float) -> float:
+    """Five digits: more than can be drawn."""
+    return float(f"{value:.5g}")
+
+
+def _differences(found: Any) -> list[float]:
+    if not isinstance(found, dict):
+        return []
+    if found.keys() == {"analytic", "measured"}:
+        return [abs(b - a) / abs(a) for a, b in zip(found["analytic"], found["measured"], strict=True)]
+    return [difference for part in found.values() for difference in _differences(part)]

@@ -1,0 +1,84 @@
+"""Filling the folder of one measurement: skip what is done, go on with what was cut off."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pbwn_repro.config import ConfigError
+from pbwn_repro.measurements.landscape import landscape
+from pbwn_repro.measurements.parts import Parts, Progress
+from pbwn_repro.measurements.time_cost import time_cost
+from pbwn_repro.runs.environment import environment
+from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+
+Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
+MEASUREMENTS: Mapping[str, Measurement] = {"landscape": landscape, "time-cost": time_cost}
+
+
+def folder_of(out: Path, artefact: str, scale: str, measurement: str, options: Mapping[str, Any]) -> RunFolder:
+    """The folder that a measurement has below `out`. Same options, same folder."""
+    canonical = json.dumps(_config(measurement, options), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return RunFolder(out / artefact / scale / f"{measurement}-{digest[:8]}")
+
+
+def measure(
+    measurement: str,
+    options: Mapping[str, Any],
+    folder: RunFolder,
+    *,
+    progress: Progress = lambda done, total, doing: None,
+) -> dict[str, Any]:
+    """Make the measurement's result, or return the one that is there.
+
+    It may be killed at any moment, and the same call goes on with the first part that is not there yet. Times are those
+    of the threads that torch has now; have nothing else run beside.
+
+    Args:
+        measurement: a name of `MEASUREMENTS`.
+        options: what it is made with; plain JSON values.
+        folder: as `folder_of` gives it.
+        progress: is told how many of how many pieces are done, and what comes next; raising ends the measurement.
+    """
+    make = _find(measurement)
+    if folder.state == "done":
+        return folder.read_result()
+    with folder.locked():
+        _claim(folder, _config(measurement, options))
+        write_atomically(folder.environment, to_json(environment(torch.device("cpu"))))
+        result = make(options, Parts(folder.path / "parts"), progress)
+        write_atomically(folder.result, to_json(result))
+    return folder.read_result()
+
+
+def _config(measurement: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps({"measurement": measurement, "options": dict(options)}))
+    return found
+
+
+def _find(name: str) -> Measurement:
+    if name not in MEASUREMENTS:
+        nearest = difflib.get_close_matches(name, MEASUREMENTS, n=1)
+        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise ValueError(f"unknown measurement {name!r}: {guess}There is {', '.join(MEASUREMENTS)}")
+    return MEASUREMENTS[name]
+
+
+def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
+    """Write the configuration into a new folder, or make sure that the folder holds this very one."""
+    if not folder.config.exists():
+        write_atomically(folder.config, to_json(config))
+        return
+    try:
+        found = json.loads(folder.config.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{folder.config} cannot be read ({error}): move the folder away") from None
+    if found != config:
+        raise ConfigError(f"{folder.path} holds another measurement: move it away, or choose another folder with --out")
