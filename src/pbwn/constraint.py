@@ -29,7 +29,7 @@ class UnitNorm:
             _check_length("radius", self.radius, '1.0, or "initial"')
 
     def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
-        """What each neuron is multiplied by: r / |w|. `radii` are the neurons' own, where radius is "initial"."""
+        """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is "initial"."""
         return self._radius(radii) / norms
 
     def deviations(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
@@ -66,7 +66,7 @@ class MaxNorm:
         _check_length("limit", self.limit, "3.0")
 
     def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
-        """What each neuron is multiplied by: 1 inside the ball, limit / |w| outside."""
+        """What each neuron is multiplied by, 1 inside the ball and `limit / |w|` outside."""
         return self.limit / norms.clamp(min=self.limit)
 
     def deviations(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:

@@ -40,12 +40,12 @@ class Cost:
 
     @property
     def projection(self) -> float:
-        """What projecting adds to a step: 3np / T, over all weights."""
+        """What projecting adds to a step, 3np / T over all weights."""
         return sum(weight.projection for weight in self.weights)
 
     @property
     def riemannian(self) -> int:
-        """What the Riemannian gradient and the projection at every step add: 6np, over all weights."""
+        """What the Riemannian gradient and the projection at every step add, 6np over all weights."""
         return sum(weight.riemannian for weight in self.weights)
 
     def __str__(self) -> str:

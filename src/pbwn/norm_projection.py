@@ -45,7 +45,7 @@ def attach(
 ) -> NormProjection:
     """Keep the weights of every neuron on the unit sphere while the optimizer trains the model (Algorithm 1).
 
-    After each real step of an optimizer its weights are projected: w* = w / |w|, equation (10). Several optimizers
+    After each real step of an optimizer its weights are projected: `w / |w|`, equation (10). Several optimizers
     each drive the weights that they hold.
 
     Args:

@@ -31,7 +31,7 @@ class ConstrainedWeight:
 
     @property
     def tensor(self) -> Tensor:
-        """The parameter as it is now: sharding, `.to()` and loading may replace it at any time."""
+        """The parameter as it is now; sharding, `.to()` and loading may replace it at any time."""
         parameter = self.module._parameters.get(self.attribute)
         if parameter is None:
             raise RuntimeError(

@@ -1,0 +1,90 @@
+"""The pictures of the documentation, drawn anew at each build from the mathematics that they show."""
+
+import math
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import pbwn
+
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#8a8f98"
+
+
+def draw(folder: Path) -> None:
+    """Draw all of them."""
+    folder.mkdir(exist_ok=True)
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "pbwn",
+        "font.size": 11,
+        "text.color": GREY,
+        "axes.edgecolor": GREY,
+    }
+    style |= {"axes.labelcolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "font.family": "sans-serif"}
+    with plt.rc_context(style):
+        for name, picture in (("step", _step()), ("valley", _valley()), ("norms", _norms())):
+            picture.savefig(folder / f"{name}.svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
+            plt.close(picture)
+
+
+def _step() -> plt.Figure:
+    """One step of one neuron: along the gradient off the sphere, and straight back."""
+    figure, axes = plt.subplots(figsize=(4.6, 3.6))
+    angles = np.linspace(-0.15, 1.75, 100)
+    axes.plot(np.cos(angles), np.sin(angles), color=GREY)
+    start = np.array([math.cos(0.35), math.sin(0.35)])
+    tilde = start + np.array([-0.22, 0.78])
+    end = tilde / np.linalg.norm(tilde)
+    arrow = {"arrowstyle": "-|>", "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", start, (0, 0), arrowprops={**arrow, "color": GREY, "linewidth": 1})
+    axes.annotate("", tilde, start, arrowprops={**arrow, "color": BLUE})
+    axes.annotate("", end, tilde, arrowprops={**arrow, "color": ORANGE})
+    axes.text(*(start + [0.04, -0.02]), "w")
+    axes.text(*((start + tilde) / 2 + [0.05, 0]), "the optimizer's step", color=BLUE)
+    axes.text(*(tilde + [0.03, 0.03]), "w̃")
+    axes.text(*(end + [-0.1, -0.13]), "w̃ / ‖w̃‖", color=ORANGE)
+    axes.set(aspect="equal", xlim=(-0.2, 1.55), ylim=(-0.2, 1.3))
+    axes.axis("off")
+    return figure
+
+
+def _valley() -> plt.Figure:
+    """The error of y = w2 w1 x around two equal models, drawn to the same scale."""
+    figure, both = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
+    offsets = np.linspace(-0.6, 0.6, 200)
+    for axes, alpha in zip(both, (1.0, 4.0), strict=True):
+        first, second = np.meshgrid(alpha + offsets, 1 / alpha + offsets)
+        axes.contour(first, second, (first * second - 1) ** 2, levels=[0.01, 0.05, 0.2, 0.5, 1, 2, 4], colors=BLUE)
+        axes.plot(alpha, 1 / alpha, "o", color=ORANGE)
+        steepest = 2 * (alpha**2 + alpha**-2)
+        axes.set(xlabel="w₁", ylabel="w₂", title=f"w₁ = {alpha:g}, w₂ = {1 / alpha:g}: curvature up to {steepest:.3g}")
+    return figure
+
+
+def _norms() -> plt.Figure:
+    """Norms of the neurons of a small network with batch normalisation while it trains, with and without projection."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    for constrained, colour in ((False, BLUE), (True, ORANGE)):
+        torch.manual_seed(0)
+        x, y = torch.randn(256, 20), torch.randint(0, 4, (256,))
+        hidden = torch.nn.Linear(20, 32, bias=False)
+        model = torch.nn.Sequential(hidden, torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        if constrained:
+            pbwn.attach(model, optimizer)
+        norms = []
+        for _ in range(200):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            norms.append(hidden.weight.detach().norm(dim=1).numpy().copy())
+        axes.plot(np.array(norms), color=colour, linewidth=0.6, alpha=0.7)
+    axes.text(120, 0.9, "projected", color=ORANGE, va="top")
+    axes.text(60, float(norms[60].max()) + 0.55, "free: every step lengthens the weights", color=BLUE)
+    axes.set(xlabel="step", ylabel="norm of a neuron's weights")
+    return figure

@@ -1,0 +1,38 @@
+"""The documentation site: `make docs`."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_extensions"))
+
+import pictures  # noqa: E402
+
+import pbwn  # noqa: E402
+
+project = "pbwn"
+author = "The pbwn developers"
+copyright = "the pbwn developers"
+release = version = pbwn.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
+exclude_patterns = ["_build", "_pictures"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+default_role = "code"
+html_math_renderer = "mathml"
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:.*", r"(torch|collections|typing|os|lightning|transformers|nn|Optimizer|Constraint|Backend|pbwn.reasons)\b.*")
+]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+
+html_theme = "furo"
+html_title = "pbwn"
+html_static_path = ["_pictures"]
+html_copy_source = False
+html_show_sphinx = False
+
+pictures.draw(HERE / "_pictures")
