@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pbwn_repro.commands import bench, data, train
+from pbwn_repro.commands import bench, data, reproduce, train
 from pbwn_repro.exit_codes import exit_code
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command()(reproduce.reproduce)
 app.command()(train.train)
 app.command()(bench.bench)
 

@@ -3,13 +3,20 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | something outside the command went wrong: data that cannot be had, a full disk, a run in use |
+| 1 | something outside the command went wrong: data that cannot be had, a full disk, a run in use or killed |
 | 2 | the words have to change: an unknown name, a configuration that cannot be run |
 | 3 | the loss or a gradient was not finite |
 | 75 | stopped on request; the same command goes on |
+
+Of several runs, 75 if they were stopped, else 1 if any ended in such a way, else 3 if any has diverged.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pbwn_repro.runs.sweep import Sweep
 
 DONE, FAILED, USAGE, NON_FINITE, INTERRUPTED = 0, 1, 2, 3, 75
 
@@ -30,3 +37,12 @@ def exit_code(error: Exception) -> int | None:
     if isinstance(error, (DataError, OSError, BusyError)):
         return FAILED
     return USAGE if isinstance(error, ValueError) else None
+
+
+def sweep_code(sweep: Sweep) -> int:
+    """The exit code of several runs together."""
+    if sweep.stopping:
+        return INTERRUPTED
+    if sweep.having("failed", "killed", "busy", "stopped"):
+        return FAILED
+    return NON_FINITE if sweep.having("diverged") else DONE

@@ -10,6 +10,7 @@ from typing import Any
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import DataSet
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
+from pbwn_repro.engine.finite import NonFiniteError
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
@@ -41,6 +42,7 @@ def execute(
     with folder.locked() if place.is_first else nullcontext():
         if place.is_first:
             folder.claim(config)
+            folder.diverged.unlink(missing_ok=True)
             _note_environment(folder, environment(place.device, dataset), reporter)
         store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
         checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
@@ -49,6 +51,10 @@ def execute(
         timing = _timing_log(folder) if place.is_first else NoLog()
         try:
             finished = training.run(store, metrics, timing, reporter, checkpoint)
+        except NonFiniteError as error:
+            if place.is_first:
+                folder.note_divergence(training.progress.step + 1, str(error))
+            raise
         except Interrupted:
             raise Interrupted(f"stopped and saved in {folder.path}; the same command goes on from there") from None
         finally:

@@ -2,6 +2,7 @@
 
 <out>/<artefact>/<scale>/<name>-<hash8>/
 config.json  environment.json  metrics.jsonl  timing.jsonl  checkpoints/  model.safetensors  result.json
+diverged.json instead of a result; progress.json while a sweep works on it; log.txt if there was anything to say
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
+
+State = Literal["done", "diverged", "started", "empty"]
 
 
 class RunFolder:
@@ -30,6 +33,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.model = path / "model.safetensors"
         self.result = path / "result.json"
+        self.diverged = path / "diverged.json"
 
     @classmethod
     def of(cls, config: RunConfig, out: Path, artefact: str = "train", scale: str | None = None) -> RunFolder:
@@ -37,9 +41,11 @@ class RunFolder:
         return cls(out / artefact / scale / config.run_name if scale else out / artefact / config.run_name)
 
     @property
-    def state(self) -> Literal["done", "started", "empty"]:
-        """What is on the disk: a result, a configuration, or nothing."""
-        return "done" if self.result.exists() else "started" if self.config.exists() else "empty"
+    def state(self) -> State:
+        """What is on the disk: a result, the note that there is none, a configuration, or nothing."""
+        if self.result.exists():
+            return "done"
+        return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "empty"
 
     def claim(self, config: RunConfig) -> None:
         """Write the configuration into a new folder, or make sure that the folder holds this very one."""
@@ -61,6 +67,10 @@ class RunFolder:
         """The numbers of a finished run."""
         found: dict[str, Any] = json.loads(self.result.read_text())
         return found
+
+    def note_divergence(self, step: int, message: str) -> None:
+        """Leave word that the loss or a gradient was not finite at a step: the same would happen again."""
+        write_atomically(self.diverged, to_json({"step": step, "message": message}))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,0 +1,99 @@
+"""`pbwn reproduce`: the runs that a table or figure needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from pbwn_repro.commands.data import CacheDir, DataDir
+from pbwn_repro.commands.train import option
+
+if TYPE_CHECKING:
+    from pbwn_repro.catalog import Artefact
+    from pbwn_repro.runs.sweep import Sweep
+
+
+def reproduce(
+    artefact: Annotated[
+        list[str], typer.Argument(metavar="ARTEFACT...", help="Tables and figures that `pbwn list` shows, or all.")
+    ],
+    scale: Annotated[
+        Literal["smoke", "short", "paper"],
+        option("smoke (default): seconds, no download; short: fewer epochs; paper: the published protocol."),
+    ] = "smoke",
+    seeds: Annotated[int | None, option("Runs of each setting; the scale's own number if not given.")] = None,
+    only: Annotated[
+        list[str] | None,
+        option(
+            "Only these runs, such as method=pbwn,depth=20; several values of a name are alternatives.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    jobs: Annotated[int | None, option("Runs at a time; as many as there are cores, or GPUs, if not given.")] = None,
+    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    data: Annotated[
+        list[str] | None,
+        option("A copy to use for a set, such as cifar10=hf:FOLDER; may be repeated.", metavar="[NAME=]SOURCE"),
+    ] = None,
+    data_dir: DataDir = None,
+    cache_dir: CacheDir = None,
+    device: Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")] = "auto",
+    retry: Annotated[bool, option("Try again what has diverged before.", "--retry")] = False,
+    quiet: Annotated[bool, option("Print the summary alone.", "--quiet", "-q")] = False,
+) -> None:
+    """Make the runs that a table or figure needs: what is missing is made, what was cut off goes on.
+
+    The same command goes on after anything; `pbwn report` then shows the result.
+    """
+    from pbwn_repro.data.progress import Quiet, Terminal
+    from pbwn_repro.exit_codes import sweep_code
+    from pbwn_repro.planning.jobs import plan_jobs, plans_of, sets_of
+    from pbwn_repro.planning.only import parse_only
+    from pbwn_repro.planning.sources import Sources, parse_sources
+    from pbwn_repro.runs.local import LocalPool
+    from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.sweep import sweep
+    from pbwn_repro.runs.view import view_for
+
+    console = Console(stderr=True)
+    artefacts = _artefacts(artefact)
+    chosen = parse_only(only or (), artefacts, scale, seeds)
+    given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
+    sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
+    made = plan_jobs(artefacts, scale, out.resolve(), sources, seeds=seeds, only=chosen)
+    missing = sum(job.state != "done" for job in made)
+    result = sweep(
+        made,
+        LocalPool(slots(missing, jobs=jobs, device=device)),
+        view_for(console, quiet=quiet),
+        retry=retry,
+    )
+    _summarise(result, out)
+    raise typer.Exit(sweep_code(result))
+
+
+def _artefacts(names: list[str]) -> list[Artefact]:
+    from pbwn_repro import catalog
+
+    if "all" in names:
+        return list(catalog.ARTEFACTS.values())
+    return [catalog.find(name) for name in dict.fromkeys(names)]
+
+
+def _summarise(result: Sweep, out: Path) -> None:
+    from pbwn_repro.runs.view import described
+    from pbwn_repro.runs.worker import LOG
+
+    for job, ending in result.having("diverged", "failed", "killed", "busy"):
+        print(f"{job.title}: {described(ending)}")
+        if (job.path / LOG).exists():
+            print(f"    log: {job.path / LOG}")
+    before, now = len(result.having("there")), len(result.having("done"))
+    total = len(result.ended) + len(result.waiting)
+    words = f"{before + now} of {total} runs are done" + (f", {before} of them before" if before and now else "")
+    print(f"{words} ({out})")
+    if result.stopping:
+        print("stopped on request; the same command goes on")

@@ -1,0 +1,101 @@
+"""The jobs that artefacts need at a scale, each run once however many artefacts show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact, find
+from pbwn_repro.catalog.artefact import Only
+from pbwn_repro.config import RunConfig, read_config
+from pbwn_repro.data import DataSet, balanced_indices
+from pbwn_repro.engine.preprocessing import training_split
+from pbwn_repro.measurements import folder_of
+from pbwn_repro.planning.measuring import MeasuringJob
+from pbwn_repro.planning.sources import Sources
+from pbwn_repro.runs.folder import RunFolder
+from pbwn_repro.runs.jobs import Job, TrainingJob
+from pbwn_repro.runs.resolution import complete
+
+
+def plans_of(
+    artefacts: Sequence[Artefact], scale: Scale, *, seeds: int | None = None, only: Only | None = None
+) -> list[Plan]:
+    """The training runs that the artefacts need."""
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"--seeds {seeds}: at least 1 is needed")
+    trained = [artefact for artefact in artefacts if isinstance(artefact, TrainedArtefact)]
+    return [plan for artefact in trained for plan in artefact.plans(scale, seeds=seeds, only=only)]
+
+
+def sets_of(plans: Iterable[Plan]) -> list[str]:
+    """The names of the data sets that the runs need, each once."""
+    return list(dict.fromkeys(complete(plan.wishes)[1] for plan in plans))
+
+
+def plan_jobs(
+    artefacts: Sequence[Artefact],
+    scale: Scale,
+    out: Path,
+    sources: Sources,
+    *,
+    seeds: int | None = None,
+    only: Only | None = None,
+) -> list[Job]:
+    """The jobs that make the artefacts: their training runs, then what is measured."""
+    jobs: dict[Path, Job] = {}
+    for plan in plans_of(artefacts, scale, seeds=seeds, only=only):
+        job = training_job(plan, out, sources)
+        jobs.setdefault(job.path, job)
+    for artefact in artefacts:
+        if isinstance(artefact, MeasuredArtefact) and not only:
+            options = artefact.options(scale)
+            path = folder_of(out, artefact.name, scale, artefact.measurement, options).path
+            jobs[path] = MeasuringJob(f"{artefact.name} {artefact.measurement}", path, artefact.measurement, options)
+    if not jobs:
+        wanted = ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in (only or {}).items())
+        raise ValueError(f"no run of {', '.join(artefact.name for artefact in artefacts)} has {wanted}: ask for fewer")
+    return list(jobs.values())
+
+
+def training_job(plan: Plan, out: Path, sources: Sources) -> TrainingJob:
+    """The job of one training run; its data are looked at, so that its folder is known."""
+    fields, name = complete(plan.wishes)
+    data = fields["data"]
+    dataset = sources.load(name, [*data.get("train", ["train"]), data.get("test", "test")])
+    data.update(name=dataset.name, digest=dataset.digest)
+    config = read_config({**fields, "processes": 1})
+    _check_labels(config, dataset)
+    return TrainingJob(
+        title=title_of(plan),
+        path=RunFolder.of(config, out, plan.artefact, plan.scale).path,
+        config=config,
+        source=sources.source_of(name),
+        data_dir=sources.data_dir,
+        cache_dir=sources.cache_dir,
+    )
+
+
+def title_of(plan: Plan) -> str:
+    """A run in words, short enough for a row: of numbers the name is said too, of variants only what is unusual."""
+    usual = {
+        axis.name: axis.values[0]
+        for axis in find(plan.artefact).axes(plan.scale)
+        if axis.role == "variant" or len(axis.values) == 1
+    }
+    words = [
+        value if isinstance(value, str) else f"{name} {value}"
+        for name, value in plan.labels.items()
+        if usual.get(name) != value
+    ]
+    return " ".join((plan.artefact, *words))
+
+
+def _check_labels(config: RunConfig, dataset: DataSet) -> None:
+    """Notice before anything runs that a run needs more labeled pictures of a class than there are."""
+    if config.data.labels is not None:
+        labels = training_split(config.data, dataset).labels
+        try:
+            balanced_indices(labels, config.data.labels, seed=config.seed)
+        except ValueError as error:
+            raise ValueError(f"{config.data.name}, seed {config.seed}: {error}") from None

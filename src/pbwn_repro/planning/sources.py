@@ -1,0 +1,80 @@
+"""Where the data of a sweep come from: each set is loaded once, and a copy of it may stand in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pbwn_repro.catalog.artefact import original
+from pbwn_repro.data import DataError, DataSet, UnknownSetError, load
+from pbwn_repro.data.loading import find_source
+from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.store import Store, cache_root
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What stands in for which set, and where files are.
+
+    given: by the name of a set, what to load in its place.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    data_dir: Path | None = None
+    cache_dir: Path | None = None
+    progress: Quiet = field(default_factory=Quiet)
+    _loaded: dict[tuple[str, ...], DataSet] = field(default_factory=dict)
+
+    def source_of(self, name: str) -> str:
+        """What is loaded for a set."""
+        return self.given.get(name, name)
+
+    def load(self, name: str, splits: Sequence[str]) -> DataSet:
+        """The set, or its copy, fetched if need be; a set that is no copy of it is an error."""
+        source, key = self.source_of(name), (name, *splits)
+        if key not in self._loaded:
+            try:
+                found = load(
+                    source, data_dir=self.data_dir, cache_dir=self.cache_dir, splits=splits, progress=self.progress
+                )
+            except UnknownSetError:
+                raise
+            except DataError as error:
+                raise type(error)(f"{error} {_remedy(name, source)}") from None
+            if original(found.name) != original(name):
+                raise ValueError(f"--data {name}={source}: that is {found.name}, and no copy of {name}")
+            self._loaded[key] = found
+        return self._loaded[key]
+
+    def has(self, name: str, splits: Sequence[str]) -> bool:
+        """Whether the set can be had without a download."""
+        source = self.source_of(name)
+        found = find_source(source, self.data_dir)
+        if found is None:
+            return source != "imagenet" or self.data_dir is not None
+        if self.data_dir is not None or source != name:
+            return True
+        store = Store(cache_root(self.cache_dir), found.name)
+        return all(store.decoded_folder(split, found.digests[split]).is_dir() for split in splits)
+
+
+def parse_sources(words: Iterable[str], names: Collection[str]) -> dict[str, str]:
+    """Read `NAME=SOURCE`, or a source alone where there is one set only that it can stand for."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, separator, source = word.partition("=")
+        if not separator:
+            if len(names) != 1:
+                raise ValueError(f"--data {word!r}: for which set? Write NAME=SOURCE with one of {', '.join(names)}")
+            [name], source = names, word
+        if name not in names:
+            raise ValueError(f"--data {word!r}: no run needs {name!r}; they need {', '.join(names)}")
+        given[name] = source
+    return given
+
+
+def _remedy(name: str, source: str) -> str:
+    if name == "imagenet" or source != name:
+        return f"Correct --data-dir, or name a copy with --data {name}=SOURCE."
+    return f"`pbwn data get {name}` fetches the set; a copy can be named with --data {name}=SOURCE."

@@ -1,0 +1,55 @@
+"""How many runs share this machine, and what each of them gets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Places for runs side by side: a device each, and so many threads."""
+
+    devices: tuple[str, ...]
+    threads: int
+
+    @property
+    def count(self) -> int:
+        """How many runs there are at once."""
+        return len(self.devices)
+
+
+def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
+    """Divide this machine among runs.
+
+    On CPUs: runs with one thread each, as many as there are cores, because threads of one run wait for each other and
+    runs do not; more threads each where there are fewer runs than cores. On GPUs: a run for each.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs {jobs}: at least 1 run at a time is needed")
+    devices = _devices(device)
+    on_gpus = devices[0] != "cpu"
+    count = jobs or max(1, min(runs, len(devices) if on_gpus else cores()))
+    return Slots(tuple(devices[index % len(devices)] for index in range(count)), max(1, cores() // count))
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _devices(name: str) -> list[str]:
+    found = torch.cuda.device_count()
+    if name == "auto":
+        name = "cuda" if found else "cpu"
+    if name == "cuda" and found:
+        return [f"cuda:{index}" for index in range(found)]
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>") from None
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise ValueError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
+    return [name]

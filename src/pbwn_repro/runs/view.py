@@ -1,0 +1,162 @@
+"""A sweep as people watch it: a live table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pbwn_repro.runs.jobs import Ending
+from pbwn_repro.runs.progress import Progress, read_progress
+from pbwn_repro.runs.sweep import Sweep, Unseen, View
+
+SECONDS_BETWEEN_LINES = 30.0
+RECENT = 5
+_WORDS = {
+    "there": "done before",
+    "done": "done",
+    "diverged": "diverged",
+    "failed": "failed",
+    "killed": "killed",
+    "busy": "busy elsewhere",
+    "stopped": "stopped, saved",
+}
+
+
+def view_for(console: Console, *, quiet: bool) -> View:
+    """The view that suits where the words go."""
+    return Unseen() if quiet else LiveView(console) if console.is_terminal else LinesView(console)
+
+
+class Pace:
+    """How long the whole sweep will take, from the work that it has done since it began."""
+
+    def __init__(self) -> None:
+        """The clock starts with the first look."""
+        self._started: float | None = None
+
+    def seconds_left(self, sweep: Sweep, progress: dict[Path, Progress | None]) -> float | None:
+        """The time that is left at the pace so far; None before there is one."""
+        now = time.monotonic()
+        shares = [(job.flops, found.share if (found := progress[job.path]) else 0.0) for job in sweep.running]
+        done = sum(job.flops for job, ending in sweep.ended if ending.kind != "there")
+        done += sum(flops * share for flops, share in shares)
+        if self._started is None:
+            self._started, self._before = now, done
+        left = sum(job.flops for job in sweep.waiting) + sum(flops * (1 - share) for flops, share in shares)
+        made = done - self._before
+        return left / made * (now - self._started) if made > 0 else None
+
+
+class LinesView:
+    """A line when a run starts and ends, and one on the whole every half minute."""
+
+    def __init__(self, console: Console) -> None:
+        """Nothing is printed yet."""
+        self._console, self._pace = console, Pace()
+        self._seen: set[tuple[str, str]] = set()
+        self._printed = time.monotonic()
+
+    def __enter__(self) -> None:
+        """Print nothing."""
+
+    def __exit__(self, *error: object) -> None:
+        """Print nothing."""
+
+    def show(self, sweep: Sweep) -> None:
+        """Print what is new."""
+        for job, ending in sweep.ended:
+            if ending.kind != "there":
+                self._once(job.title, described(ending))
+        for job in sweep.running:
+            self._once(job.title, "started")
+        left = self._pace.seconds_left(sweep, {job.path: read_progress(job.path) for job in sweep.running})
+        if sweep.running and time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = time.monotonic()
+            self._print(summary(sweep, left))
+
+    def _once(self, title: str, words: str) -> None:
+        if (title, words) not in self._seen:
+            self._seen.add((title, words))
+            self._print(f"{title}: {words}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveView:
+    """A table that changes in place: what runs, what has just ended, and how much is left."""
+
+    def __init__(self, console: Console) -> None:
+        """Nothing is drawn yet."""
+        self._pace = Pace()
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> None:
+        """Begin to draw."""
+        self._live.start()
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the last picture."""
+        self._live.stop()
+
+    def show(self, sweep: Sweep) -> None:
+        """Draw where the sweep stands."""
+        self._live.update(picture(sweep, self._pace, room=max(3, self._live.console.height - RECENT - 4)))
+
+
+def picture(sweep: Sweep, pace: Pace, room: int) -> Group:
+    """The table of a sweep, and a line on the whole; of more runs than there is room for, the first."""
+    progress = {job.path: read_progress(job.path) for job in sweep.running}
+    table = Table("run", "", "left", "error", "", box=None, pad_edge=False, header_style="dim")
+    table.columns[2].justify = table.columns[3].justify = "right"
+    new = [(job, ending) for job, ending in sweep.ended if ending.kind != "there"]
+    for job, ending in new[-RECENT:]:
+        table.add_row(Text(job.title), ProgressBar(1, 1.0, width=12), "", "", Text(_WORDS[ending.kind]), style="dim")
+    for job in sweep.running[:room]:
+        table.add_row(Text(job.title), *_running(progress[job.path]))
+    if len(sweep.running) > room:
+        table.add_row(f"and {len(sweep.running) - room} more that run", "", "", "", "")
+    return Group(table, Text(summary(sweep, pace.seconds_left(sweep, progress))))
+
+
+def summary(sweep: Sweep, seconds_left: float | None) -> str:
+    """The whole in one line."""
+    total = len(sweep.waiting) + len(sweep.running) + len(sweep.ended)
+    parts = [f"{len(sweep.having('there', 'done'))} of {total} done"]
+    parts += [f"{len(sweep.running)} running", f"{len(sweep.waiting)} waiting"]
+    counts = {kind: len(sweep.having(kind)) for kind in ("diverged", "failed", "killed", "busy")}
+    parts += [f"{count} {_WORDS[kind]}" for kind, count in counts.items() if count]
+    if seconds_left is not None and sweep.running:
+        parts.append(f"about {duration(seconds_left)} left")
+    if sweep.stopping and sweep.running:
+        parts.append("stopping: runs save their state")
+    return ", ".join(parts)
+
+
+def described(ending: Ending) -> str:
+    """How a job ended, in words."""
+    return _WORDS[ending.kind] + (f": {ending.message}" if ending.message else "")
+
+
+def duration(seconds: float) -> str:
+    """A time span as people say it, in one or two units."""
+    for size, unit, small, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            whole, rest = divmod(round(seconds / small), size // small)
+            return f"{whole:,} {unit} {rest} {smaller}" if rest else f"{whole:,} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _running(found: Progress | None) -> tuple[ProgressBar, str, str, str]:
+    if found is None:
+        return ProgressBar(1, 0.0, width=12), "", "", "starting"
+    left = "" if found.seconds_left is None else duration(found.seconds_left)
+    error = "" if found.test_error is None else f"{found.test_error:.2f} %"
+    speed = "" if found.images_per_second is None else f"{found.images_per_second:,.0f} images/s"
+    return ProgressBar(1, found.share, width=12), left, error, speed
