@@ -7,7 +7,7 @@ from typing import Literal
 
 from pbwn_repro.paper.numbers import Measure
 
-Interval = Literal["welch", "bootstrap", "paired"]
+IntervalKind = Literal["welch", "bootstrap", "paired"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Better:
     rows: tuple[str, ...]
     than: tuple[str, ...]
     measure: Measure = "test_error"
-    interval: Interval = "welch"
+    interval: IntervalKind = "welch"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Higher:
     rows: tuple[str, ...]
     than: tuple[str, ...]
     measure: Measure = "test_error"
-    interval: Interval = "welch"
+    interval: IntervalKind = "welch"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Alike:
     margin: float
     measure: Measure = "test_error"
     relative: bool = False
-    interval: Interval = "welch"
+    interval: IntervalKind = "welch"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class NotWorse:
     than: tuple[str, ...]
     margin: float
     measure: Measure = "test_error"
-    interval: Interval = "welch"
+    interval: IntervalKind = "welch"
 
 
 @dataclass(frozen=True)

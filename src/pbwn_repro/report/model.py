@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pbwn_repro.catalog import Artefact, Scale
 from pbwn_repro.config import RunConfig
 from pbwn_repro.paper import Claim, Number
+from pbwn_repro.report.statistics import Interval
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
 
@@ -27,7 +28,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the seeds of one setting gave: one value each. `chosen` is the best of what was searched."""
+    """What the seeds of one setting gave: one value each. `chosen` is the best of what was searched.
+
+    Where every run diverged there are no values, and the mean is not a number.
+    """
 
     values: tuple[float, ...]
     mean: float
@@ -63,7 +67,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band over seeds: the mean, and one standard deviation to each side."""
+    """A line with a band over seeds: the mean, and one standard deviation to each side, unless the title says else."""
 
     name: str  # as the paper calls it, such as PBWN-Riem or T = 10
     x: tuple[float, ...]
@@ -88,7 +92,11 @@ class Plot:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What our runs say to a claim of the paper: by how much, with a 95 % interval, in words."""
+    """What our runs say to a claim of the paper: by how much, with a 95 % interval, in words.
+
+    A claim on several cells has a verdict for each: `row` against the row `against`, in `column`. `paper` is the same
+    difference with its interval from the paper's own means, spreads and seeds, where it gives them.
+    """
 
     claim: Claim
     outcome: Outcome
@@ -97,6 +105,10 @@ class Verdict:
     high: float | None
     counts: tuple[int, int]
     sentence: str
+    row: str = ""
+    against: str = ""
+    column: str = ""
+    paper: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,10 @@ class Section:
     runs: tuple[Run, ...]
     missing: int  # runs that the scale's protocol still needs
     notes: tuple[str, ...]  # such as: trained on JPEG copies of the pictures
-    landscapes: Mapping[str, Any] | None = None  # figure 1's surfaces
+    landscapes: Mapping[str, Any] | None = None  # figure 1's result, surfaces and all
+    unfinished: tuple[Path, ...] = ()
+    diverged: tuple[Path, ...] = ()
+    environments: tuple[Mapping[str, Any], ...] = ()  # that the runs were made in, each once
 
 
 @dataclass(frozen=True)

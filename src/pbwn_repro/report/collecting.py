@@ -1,0 +1,51 @@
+"""From run folders alone to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbwn_repro.catalog import ARTEFACTS, SCALES, MeasuredArtefact, Scale, TrainedArtefact
+from pbwn_repro.report.matching import Protocol
+from pbwn_repro.report.model import Report, Section
+from pbwn_repro.report.reading import DamageError, Record, read_record
+from pbwn_repro.report.sections import sections
+
+
+def collect(root: Path) -> Report:
+    """Read all run folders below `root` and make of them what can be shown; what cannot be trusted is named."""
+    if not root.is_dir():
+        raise ValueError(f"{root} is no folder: give the one that holds the run folders, such as runs")
+    left_out: dict[Path, str] = {}
+    records: dict[tuple[str, Scale], list[Record]] = {}
+    for name, scale, path in _folders(root):
+        if not isinstance(ARTEFACTS[name], MeasuredArtefact):
+            try:
+                records.setdefault((name, scale), []).append(read_record(path))
+            except DamageError as error:
+                left_out[path] = str(error)
+    found: list[Section] = []
+    matched: set[Path] = set()
+    for artefact in ARTEFACTS.values():
+        for scale in reversed(SCALES):
+            if isinstance(artefact, TrainedArtefact):
+                protocol = Protocol(artefact, scale)
+                runs = protocol.label({home: records.get((home, scale), []) for home in protocol.homes})
+                matched |= {run.record.path for run in runs}
+                found += sections(protocol, runs)
+    for (name, scale), kept in records.items():
+        for record in kept:
+            if record.path not in matched:
+                left_out[record.path] = f"another protocol: no run of {name} at scale {scale} has this configuration"
+    return Report(root, tuple(found), dict(sorted(left_out.items())))
+
+
+def _folders(root: Path) -> Iterator[tuple[str, Scale, Path]]:
+    """All folders where the runs of an artefact at a scale are kept."""
+    for name in ARTEFACTS:
+        for scale in SCALES:
+            place = root / name / scale
+            if place.is_dir():
+                for path in sorted(place.iterdir()):
+                    if path.is_dir() and not path.name.startswith("."):
+                        yield name, scale, path

@@ -1,0 +1,135 @@
+"""The curves of a section: what the runs of each row did over time, averaged over seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pbwn_repro.report.model import Curve, Plot
+from pbwn_repro.report.reading import Record
+from pbwn_repro.report.statistics import deviation, mean
+
+Points = list[tuple[float, float]]
+Time = Literal["iteration", "epoch"]
+Rows = Sequence[tuple[str, Sequence[Record]]]  # titles, and the runs behind them
+
+
+def plots(prefix: str, place: str, rows: Rows, time: Time) -> tuple[Plot, ...]:
+    """Training loss, test error, norms and deviation of the runs in one column; `place` names the column."""
+    name = "-".join(part for part in (prefix, slug(place)) if part)
+    suffix = f", {place}" if place else ""
+    found = (
+        Plot(
+            f"{name}-training-loss",
+            f"Training loss{suffix}",
+            time,
+            "training loss",
+            _curves(rows, _by_iteration if time == "iteration" else _by_epoch),
+            y_log=True,
+        ),
+        Plot(
+            f"{name}-test-error",
+            f"Test error{suffix}",
+            "epoch",
+            "test error (%)",
+            _curves(rows, lambda record: _evaluations(record, "test_error")),
+        ),
+        Plot(
+            f"{name}-weight-norms",
+            f"Norms of the neurons' weights{suffix}: the median; the band holds the middle half of the neurons",
+            "epoch",
+            "norm",
+            tuple(_norms(title, records) for title, records in rows if _have(records, "weight_norms")),
+        ),
+        Plot(
+            f"{name}-deviation",
+            f"Largest deviation from the unit sphere before an epoch's projection{suffix}",
+            "epoch",
+            "largest deviation of a norm from 1",
+            _curves(rows, lambda record: _evaluations(record, "deviation")),
+            y_log=True,
+        ),
+    )
+    return tuple(plot for plot in found if plot.curves)
+
+
+def search_plot(prefix: str, place: str, axis: str, rows: Sequence[tuple[str, Points]], y_label: str) -> Plot | None:
+    """What each setting of a search gave; one seed's mean each, no band."""
+    curves = tuple(
+        Curve(title, *_columns(points), low=_columns(points)[1], high=_columns(points)[1], count=1)
+        for title, points in rows
+        if len(points) > 1
+    )
+    name = "-".join(part for part in (prefix, slug(place), "search") if part)
+    words = axis.replace("lr", "learning rate").replace("_", " ")
+    title = f"What the search over the {words} gave" + (f", {place}" if place else "")
+    positive = all(x > 0 for curve in curves for x in curve.x)
+    log = y_label == "training loss, last epoch"
+    return Plot(name, title, words, y_label, curves, x_log=positive, y_log=log) if curves else None
+
+
+def slug(words: str) -> str:
+    """Words as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def _by_iteration(record: Record) -> Points:
+    return [(float(step), loss) for step, loss in record.history.losses]
+
+
+def _by_epoch(record: Record) -> Points:
+    return record.history.losses_by_epoch()
+
+
+def _evaluations(record: Record, field: str) -> Points:
+    return [(line["epoch"], line[field]) for line in record.history.evaluations if line.get(field) is not None]
+
+
+def _have(records: Sequence[Record], field: str) -> bool:
+    return any(field in line for record in records for line in record.history.evaluations)
+
+
+def _curves(rows: Rows, points: Callable[[Record], Points]) -> tuple[Curve, ...]:
+    return tuple(_curve(title, found) for title, records in rows if (found := [p for r in records if (p := points(r))]))
+
+
+def _curve(title: str, runs: Sequence[Points]) -> Curve:
+    x, rows = _aligned(runs)
+    means = tuple(mean(values) for values in rows)
+    spreads = [deviation(values) or 0.0 for values in rows]
+    low = tuple(
+        # A band below zero would be torn on a logarithmic axis: it ends at the lowest run.
+        middle - spread if middle - spread > 0 else min(values)
+        for middle, spread, values in zip(means, spreads, rows, strict=True)
+    )
+    return Curve(title, x, means, low, tuple(map(sum, zip(means, spreads, strict=True))), len(runs))
+
+
+def _norms(title: str, records: Sequence[Record]) -> Curve:
+    def quartile(position: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        runs = [
+            [(line["epoch"], line["weight_norms"][position]) for line in each.history.evaluations if _has_norms(line)]
+            for each in records
+        ]
+        x, rows = _aligned([run for run in runs if run])
+        return x, tuple(mean(values) for values in rows)
+
+    x, median = quartile(2)
+    return Curve(title, x, median, quartile(1)[1], quartile(3)[1], len(records))
+
+
+def _has_norms(line: object) -> bool:
+    return isinstance(line, dict) and "weight_norms" in line
+
+
+def _aligned(runs: Sequence[Points]) -> tuple[tuple[float, ...], list[list[float]]]:
+    """The places that all runs have, and what the runs have there."""
+    tables = [dict(run) for run in runs]
+    shared = sorted(set.intersection(*(set(table) for table in tables)))
+    return tuple(shared), [[table[place] for table in tables] for place in shared]
+
+
+def _columns(points: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    ordered = sorted(points)
+    return tuple(x for x, _ in ordered), tuple(y for _, y in ordered)

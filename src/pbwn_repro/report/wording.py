@@ -1,0 +1,64 @@
+"""Verdicts in words."""
+
+from __future__ import annotations
+
+from pbwn_repro.paper import Alike, Better, Higher
+from pbwn_repro.report.comparing import Compared, Comparison, margin_of
+from pbwn_repro.report.model import Outcome
+from pbwn_repro.report.statistics import Interval
+
+
+def digits(value: float) -> str:
+    """A number with as many digits as a reader needs: two decimals, or three that count where it is small.
+
+    >>> digits(7.944), digits(0.012345), digits(-0.3)
+    ('7.94', '0.0123', '-0.30')
+    """
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def span(interval: Interval) -> str:
+    """An interval in words."""
+    return f"95 % interval {digits(interval.low)} to {digits(interval.high)}"
+
+
+def runs(counts: tuple[int, int]) -> str:
+    """How many runs stand on each side."""
+    one, other = counts
+    if one == other:
+        return "one run each" if one == 1 else f"{one} runs each"
+    return f"{one} and {other} runs"
+
+
+def sentence(
+    criterion: Comparison,
+    names: tuple[str, str, str],
+    compared: Compared,
+    outcome: Outcome,
+    *,
+    difference: float | None,
+    level: float,
+    unit: str,
+) -> str:
+    """One comparison in a sentence; `names` are row, the row it stands against, and the column."""
+    row, against, column = names
+    place = f" at {column}" if column else ""
+    if difference is None:
+        return f"{row} against {against}{place}: {runs(compared.counts)}, nothing to compare."
+    amount = f"{digits(abs(difference))}{f' {unit}' if unit else ''} {'lower' if difference < 0 else 'higher'}"
+    if compared.interval is None:
+        return (
+            f"{row} is {amount} than {against}{place}, but with {runs(compared.counts)}: an interval needs two a side."
+        )
+    how = f"({span(compared.interval)}; {compared.kind}, {runs(compared.counts)})"
+    if isinstance(criterion, Better | Higher):
+        if compared.interval.contains_zero:
+            return f"No difference seen: {row} is {amount} than {against}{place} {how}."
+        return f"{row} is {amount} than {against}{place} {how}."
+    margin = digits(margin_of(criterion, level) if isinstance(criterion, Alike) else criterion.margin)
+    ending = {
+        "holds": f"within the margin of {margin}",
+        "does not hold": f"not within the margin of {margin}",
+        "not enough runs": f"too wide for the margin of {margin}",
+    }[outcome]
+    return f"{row} is {amount} than {against}{place} {how}: {ending}."
