@@ -1,0 +1,37 @@
+"""`pbwn doctor`: what stands in the way here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from pbwn_repro.commands.data import CacheDir
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where runs are to be kept.")] = Path("runs"),
+    cache_dir: CacheDir = None,
+) -> None:
+    """Look for what stands in the way: packages, threads, memory, disk, data. Exit 1 if anything has to be mended."""
+    from pbwn_repro.doctor import examine
+
+    console = Console(highlight=False, soft_wrap=True)
+    counts = dict.fromkeys(STYLES, 0)
+    for finding in examine(out, cache_dir):
+        counts[finding.level] += 1
+        console.print(
+            Text.assemble((f"{finding.level:<4}", STYLES[finding.level]), f"  {finding.topic}: {finding.detail}")
+        )
+        if finding.remedy:
+            console.print(Text(f"        {finding.remedy}", style="dim"))
+    console.print(
+        "\nnothing has to be mended" if not counts["fail"] else f"\n{counts['fail']} of the above must be mended first",
+        f"({counts['warn']} worth knowing)" if counts["warn"] else "",
+    )
+    raise typer.Exit(1 if counts["fail"] else 0)

@@ -1,0 +1,92 @@
+"""`pbwn inspect`: what would be constrained in a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import typer
+
+
+def inspect(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="MODULE:CALLABLE that returns a model, or a network of the paper such as resnet-20."
+        ),
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An argument of the callable, as JSON; may be repeated."),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Constrain these too, such as 'embed*'; may be repeated."),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Leave these alone, such as '*.gate'; may be repeated.")
+    ] = None,
+    axes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN=AXES", help="Neuron axes of a weight, such as experts=[0,1]; may be repeated."),
+    ] = None,
+    output_layer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The output layer: auto, none to constrain it too, or its name."),
+    ] = None,
+    direction: Annotated[
+        Literal["incoming", "outgoing"], typer.Option(help="Which weights of a neuron are brought to unit norm.")
+    ] = "incoming",
+    frozen: Annotated[
+        Literal["leave", "constrain"], typer.Option(help="What to do about weights that are not trained.")
+    ] = "leave",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if the axes of a weight are not known.")] = False,
+) -> None:
+    """Show which weights of a model would be constrained, over which axes, and which not, and why.
+
+    Nothing is attached and nothing is changed. Modules are looked for in the current folder too.
+
+    Examples: pbwn inspect resnet-20; pbwn inspect mymodels:build --set depth=12 --skip '*.gate';
+    pbwn inspect torch.nn:Transformer --set d_model=64
+    """
+    import pbwn
+    from pbwn_repro.inspection import load_model
+    from pbwn_repro.methods import layers
+
+    arguments = dict(_assignment("--set", each, "depth=12") for each in set_ or ())
+    wishes: dict[str, Any] = {} if ":" in target else layers(target)
+    if output_layer is not None:
+        wishes["output_layer"] = None if output_layer == "none" else output_layer
+    model = load_model(target, arguments)
+    try:
+        found = pbwn.select(
+            model,
+            include=include or (),
+            skip=skip or (),
+            axes=dict(_axes(each) for each in axes or ()),
+            direction=direction,
+            strict=strict,
+            frozen=frozen,
+            **wishes,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{target}: {error}") from error
+    typer.echo(found)
+
+
+def _assignment(option: str, text: str, example: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ValueError(f"{option} {text!r}: write NAME=VALUE, such as {example}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _axes(text: str) -> tuple[str, tuple[int, ...]]:
+    name, value = _assignment("--axes", text, "experts=[0,1]")
+    found = value if isinstance(value, list) else [value]
+    if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found):
+        raise ValueError(f"--axes {text!r}: axes are whole numbers, such as {name}=[0,1]")
+    return name, tuple(found)
