@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
-.PHONY: help demo test test-long lint types clean
+.PHONY: help demo test test-long lint types docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,10 @@ lint: .venv/test.stamp  ## ruff: style and format
 
 types: .venv/test.stamp  ## mypy, strict on the library
 	$(BIN)/mypy
+
+docs: .venv/docs.stamp  ## the documentation site, in docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 clean:  ## remove the environment and the caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

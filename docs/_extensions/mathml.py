@@ -22,5 +22,5 @@ def visit_inline(writer: Any, node: nodes.math) -> None:
 def visit_block(writer: Any, node: nodes.math_block) -> None:
     """Write a formula of its own."""
     formula = latex2mathml.tex2mathml(node.astext(), as_block=True)
-    writer.body.append(f'<div class="math" style="overflow-x:auto">{formula}</div>')
+    writer.body.append(f'<div class="math" style="overflow:auto hidden;padding:.3em 0">{formula}</div>')
     raise nodes.SkipNode

@@ -18,14 +18,8 @@ BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#8a8f98"
 def draw(folder: Path) -> None:
     """Draw all of them."""
     folder.mkdir(exist_ok=True)
-    style = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "pbwn",
-        "font.size": 11,
-        "text.color": GREY,
-        "axes.edgecolor": GREY,
-    }
-    style |= {"axes.labelcolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "font.family": "sans-serif"}
+    style = {"svg.fonttype": "none", "svg.hashsalt": "pbwn", "font.size": 11, "axes.titlesize": 10}
+    style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
     with plt.rc_context(style):
         for name, picture in (("step", _step()), ("valley", _valley()), ("norms", _norms())):
             picture.savefig(folder / f"{name}.svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
@@ -44,10 +38,10 @@ def _step() -> plt.Figure:
     axes.annotate("", start, (0, 0), arrowprops={**arrow, "color": GREY, "linewidth": 1})
     axes.annotate("", tilde, start, arrowprops={**arrow, "color": BLUE})
     axes.annotate("", end, tilde, arrowprops={**arrow, "color": ORANGE})
-    axes.text(*(start + [0.04, -0.02]), "w")
-    axes.text(*((start + tilde) / 2 + [0.05, 0]), "the optimizer's step", color=BLUE)
-    axes.text(*(tilde + [0.03, 0.03]), "w̃")
-    axes.text(*(end + [-0.1, -0.13]), "w̃ / ‖w̃‖", color=ORANGE)
+    axes.text(start[0] + 0.04, start[1] - 0.02, "w")
+    axes.text((start + tilde)[0] / 2 + 0.05, (start + tilde)[1] / 2, "the optimizer's step", color=BLUE)
+    axes.text(tilde[0] + 0.03, tilde[1] + 0.03, "w̃")
+    axes.text(end[0] - 0.05, end[1] - 0.06, "w̃ / ‖w̃‖", color=ORANGE, ha="right", va="top")
     axes.set(aspect="equal", xlim=(-0.2, 1.55), ylim=(-0.2, 1.3))
     axes.axis("off")
     return figure
