@@ -1,0 +1,78 @@
+"""Compare the paper's methods on a model and data of your own.
+
+The constraint sets the length of the weights and with it how far a step turns them, so one learning rate for all would
+favour some method. Each method chooses its own from the same grid, on data that the test error is not taken from.
+
+python examples/compare_methods.py
+"""
+
+import statistics
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from pbwn_repro.methods import method
+
+METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-t10", "pbwn-epoch", "max-norm")
+LEARNING_RATES = (0.03, 0.1, 0.3)
+SEEDS, EPOCHS = 3, 5
+
+
+def build():
+    """Your model. Its output layer is called `classifier`: methods leave that one alone."""
+    return nn.Sequential(
+        OrderedDict(
+            first=nn.Linear(20, 32, bias=False),
+            first_norm=nn.BatchNorm1d(32),
+            first_relu=nn.ReLU(),
+            second=nn.Linear(32, 32, bias=False),
+            second_norm=nn.BatchNorm1d(32),
+            second_relu=nn.ReLU(),
+            classifier=nn.Linear(32, 3),
+        )
+    )
+
+
+def data(rows, seed):
+    """Your data."""
+    x = torch.randn(rows, 20, generator=torch.Generator().manual_seed(seed))
+    return x, x[:, :3].square().argmax(1)
+
+
+def train(name, learning_rate, seed):
+    """One run: the error in percent on the data for choosing, and on those for testing."""
+    torch.manual_seed(seed)
+    chosen, model = method(name), build()
+    chosen.prepare(model, network="own")  # before the optimizer: weight normalization renames weights
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+    projection = chosen.attach(model, optimizer, network="own")
+    x, y = data(1024, seed=0)
+    for _ in range(EPOCHS):
+        for batch in torch.randperm(len(y)).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+        if chosen.projects_after_each_epoch:
+            projection.project()
+    model.eval()
+    return [100 * (model(x).argmax(1) != y).float().mean().item() for x, y in (data(1024, seed=1), data(1024, seed=2))]
+
+
+def compare(name):
+    """The learning rate with the least mean error on the data for choosing, and its test errors."""
+    runs = {rate: [train(name, rate, seed) for seed in range(SEEDS)] for rate in LEARNING_RATES}
+    best = min(runs, key=lambda rate: statistics.mean(chosen for chosen, _ in runs[rate]))
+    return best, [tested for _, tested in runs[best]]
+
+
+def main():
+    """Compare all methods and print a table."""
+    print(f"{'method':<12}{'learning rate':>13}{'test error (%)':>17}   mean ± std over {SEEDS} seeds")
+    for name in METHODS:
+        rate, errors = compare(name)
+        print(f"{method(name).title:<12}{rate:>13}{statistics.mean(errors):>11.1f} ± {statistics.stdev(errors):.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The examples run as they are, and show what they say."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pbwn
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name):
+    """Run an example in this process, and return its names."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_network_from_scratch_learns_on_the_sphere(capsys):
+    example = run("cnn")
+    assert example.projection.check().ok
+    assert example.error < 30  # guessing gives 90
+    assert "% test error; ok: largest deviation" in capsys.readouterr().out
+
+
+def test_the_network_from_scratch_takes_30_lines():
+    code = (EXAMPLES / "cnn.py").read_text().split('"""')[2]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+
+
+def test_a_fine_tuned_transformer_keeps_the_norms_that_it_had(capsys):
+    example = run("finetune_transformer")
+    assert example.callback.certificate.ok
+    torch.manual_seed(0)
+    start = type(example.model)(example.config)
+    for weight in example.callback.projection.selection.constrained:
+        before, after = start.get_parameter(weight.name), example.model.get_parameter(weight.name)
+        torch.testing.assert_close(after.norm(dim=1), before.norm(dim=1))
+        assert not torch.equal(after, before)
+    assert "pbwn_deviation" in capsys.readouterr().out
+
+
+def test_a_custom_layer_is_constrained_once_its_axes_are_known(monkeypatch, capsys):
+    monkeypatch.setattr("pbwn.axes._KNOWN", dict(pbwn.axes._KNOWN))
+    example = run("custom_layer")
+    torch.testing.assert_close(example.model[2].weight.norm(dim=2), torch.ones(4, 16))
+    assert example.projection.check().ok
+    assert "neuron axes unknown" in capsys.readouterr().out.partition("UnitNorm")[0]
+
+
+def test_the_methods_are_compared_on_a_model_of_ones_own(capsys):
+    example = run("compare_methods")
+    example.EPOCHS, example.SEEDS, example.LEARNING_RATES = 2, 2, (0.1,)
+    example.main()
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == len(example.METHODS)
+    errors = [float(re.search(r"([\d.]+) ± ", row)[1]) for row in rows]
+    assert all(0 < error < 60 for error in errors)  # guessing gives 67
+    assert len(set(errors)) > 2  # the methods differ
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed training")
+def test_a_sharded_model_trains_under_torchrun():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(
+        [*torchrun, EXAMPLES / "fsdp2.py"], capture_output=True, text=True, env={**os.environ, **threads}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 processes, ok: largest deviation" in done.stdout
+    assert "norms in the plain model: 1.000000 to 1.000000" in done.stdout
