@@ -3,14 +3,19 @@
 import re
 from pathlib import Path
 
+import accelerate
+import lightning.pytorch
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import pbwn
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+FRAMEWORKS = ("integrations.lightning", "integrations.transformers", "accelerator.prepare")
 
 
 class Net(nn.Module):
@@ -60,12 +65,37 @@ def test_the_snippets_run_in_order(tmp_path, monkeypatch):
         "path": tmp_path / "checkpoint.pt",
     }
     for snippet in SNIPPETS:
+        if any(word in snippet for word in FRAMEWORKS):
+            continue
         if snippet.count("pbwn.attach(") > 1:
             check_each_option(snippet)
             continue
         if "state=checkpoint" in snippet:
             names["projection"].detach()
         exec(snippet, names)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_snippet_of_each_framework_runs(framework, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [snippet] = [snippet for snippet in SNIPPETS if framework in snippet]
+    model = Net()
+    names = {
+        "pbwn": pbwn,
+        "lightning": lightning.pytorch,
+        "transformers": transformers,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "arguments": transformers.TrainingArguments("out", report_to=[], use_cpu=True),
+        "accelerator": accelerate.Accelerator(cpu=True),  # after the arguments, which reset Accelerate's globals
+        "data": [],
+    }
+    exec(snippet, names)
+    if "projection" in names:
+        assert names["projection"].check().ok
+    else:
+        handler = getattr(names["trainer"], "callback_handler", names["trainer"])
+        assert any(isinstance(callback, names["ProjectionCallback"]) for callback in handler.callbacks)
 
 
 def check_each_option(snippet):
