@@ -3,28 +3,51 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from pbwn_repro.commands import bench, data, reproduce, train
+from pbwn_repro.commands import bench, data, doctor, inspect, reproduce, train
 from pbwn_repro.exit_codes import exit_code
 
-app = typer.Typer(
-    name="pbwn",
-    help="Projection Based Weight Normalization: every table and figure of the paper.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+PAPER = "The paper's tables and figures"
+RUNS = "Single runs and data"
+OWN = "Your own models"
+MACHINE = "This machine"
+HELP = """Projection Based Weight Normalization: every table and figure of the paper is one command.
+
+A first look: pbwn demo (a minute). One table: pbwn reproduce table-3 --scale short, then pbwn report runs.
+In your own training script: pbwn.attach(model, optimizer); what that constrains shows pbwn inspect MODULE:CALLABLE.
+"""
+EPILOG = (
+    "Exit codes: 0 done; 1 something outside the command went wrong; 2 the words have to change; "
+    "3 a loss or gradient was not finite; 75 stopped on request, the same command goes on."
 )
-app.add_typer(data.app, name="data")
-app.command()(reproduce.reproduce)
-app.command()(train.train)
-app.command()(bench.bench)
+
+app = typer.Typer(name="pbwn", no_args_is_help=True, pretty_exceptions_enable=False)
+app.command(rich_help_panel=PAPER)(reproduce.reproduce)
+app.command(rich_help_panel=RUNS)(train.train)
+app.add_typer(data.app, name="data", rich_help_panel=RUNS)
+app.command(rich_help_panel=OWN)(inspect.inspect)
+app.command(rich_help_panel=MACHINE)(doctor.doctor)
+app.command(rich_help_panel=MACHINE)(bench.bench)
 
 
-@app.callback()
-def pbwn() -> None:
-    """Projection Based Weight Normalization: every table and figure of the paper."""
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"pbwn {version('pbwn')}")
+        raise typer.Exit
+
+
+@app.callback(help=HELP, epilog=EPILOG)
+def pbwn(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Take what holds for all commands."""
 
 
 def run() -> None:
