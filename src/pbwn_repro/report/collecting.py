@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbwn_repro.catalog import ARTEFACTS, SCALES, MeasuredArtefact, Scale, TrainedArtefact
+from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Scale, TrainedArtefact
 from pbwn_repro.report.matching import Protocol
+from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Section
 from pbwn_repro.report.reading import DamageError, Record, read_record
 from pbwn_repro.report.sections import sections
@@ -19,16 +20,20 @@ def collect(root: Path) -> Report:
     left_out: dict[Path, str] = {}
     records: dict[tuple[str, Scale], list[Record]] = {}
     for name, scale, path in _folders(root):
-        if not isinstance(ARTEFACTS[name], MeasuredArtefact):
+        if not isinstance(KNOWN[name], MeasuredArtefact):
             try:
                 records.setdefault((name, scale), []).append(read_record(path))
             except DamageError as error:
                 left_out[path] = str(error)
     found: list[Section] = []
     matched: set[Path] = set()
-    for artefact in ARTEFACTS.values():
+    for artefact in KNOWN.values():
         for scale in reversed(SCALES):
-            if isinstance(artefact, TrainedArtefact):
+            if isinstance(artefact, MeasuredArtefact):
+                section, damaged = measured_section(artefact, scale, root)
+                found += [section] if section else []
+                left_out |= damaged
+            elif isinstance(artefact, TrainedArtefact):
                 protocol = Protocol(artefact, scale)
                 runs = protocol.label({home: records.get((home, scale), []) for home in protocol.homes})
                 matched |= {run.record.path for run in runs}
@@ -42,7 +47,7 @@ def collect(root: Path) -> Report:
 
 def _folders(root: Path) -> Iterator[tuple[str, Scale, Path]]:
     """All folders where the runs of an artefact at a scale are kept."""
-    for name in ARTEFACTS:
+    for name in KNOWN:
         for scale in SCALES:
             place = root / name / scale
             if place.is_dir():

@@ -30,7 +30,8 @@ class Run:
 class Summary:
     """What the seeds of one setting gave: one value each. `chosen` is the best of what was searched.
 
-    Where every run diverged there are no values, and the mean is not a number.
+    Where every run diverged there are no values, and the mean is not a number. Of times, the mean is the median over
+    rounds, without a deviation.
     """
 
     values: tuple[float, ...]
@@ -128,6 +129,7 @@ class Section:
     unfinished: tuple[Path, ...] = ()
     diverged: tuple[Path, ...] = ()
     environments: tuple[Mapping[str, Any], ...] = ()  # that the runs were made in, each once
+    measurement: Path | None = None  # the folder, where the artefact is measured and not trained
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def read_record(path: Path) -> Record:
     nothing = History((), ())
     if not folder.result.exists():
         if (path / "diverged.json").exists():
-            return Record(path, config, "diverged", _environment(folder), _json(path / "diverged.json"), nothing)
+            return Record(path, config, "diverged", _environment(folder), read_json(path / "diverged.json"), nothing)
         return Record(path, config, "unfinished", {}, {}, nothing)
     result = _result(folder, config)
     try:
@@ -59,7 +59,7 @@ def read_record(path: Path) -> Record:
 
 
 def _config(folder: RunFolder) -> RunConfig:
-    fields = _json(folder.config)
+    fields = read_json(folder.config)
     try:
         config = read_config(fields)
     except (ConfigError, ValueError) as error:
@@ -70,7 +70,7 @@ def _config(folder: RunFolder) -> RunConfig:
 
 
 def _result(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
-    result = _json(folder.result)
+    result = read_json(folder.result)
     missing = [name for name in (*_NUMBERS, *_OTHERS) if name not in result]
     if missing:
         raise DamageError(f"result.json lacks {', '.join(missing)}")
@@ -98,10 +98,11 @@ def _compare(result: Mapping[str, Any], history: History) -> None:
 
 
 def _environment(folder: RunFolder) -> dict[str, Any]:
-    return _json(folder.environment)
+    return read_json(folder.environment)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object; DamageError names what is wrong with it."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:

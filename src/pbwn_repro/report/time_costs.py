@@ -1,0 +1,158 @@
+"""Table 5: what each method takes longer than normal training, beside the paper's hours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isclose
+from statistics import median
+from typing import Any
+
+from pbwn_repro.measurements.median import median_with_interval
+from pbwn_repro.paper import TABLES, Claim, Column, Number, claims_on
+from pbwn_repro.paper.criteria import Better, Costs
+from pbwn_repro.report.comparing import one_sided
+from pbwn_repro.report.model import Cell, Outcome, Plot, Summary, Table, Verdict
+from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.wording import digits
+
+_PAPER = TABLES["table-5"]
+_NORMAL = "normal"
+
+
+def shown(prefix: str, result: Mapping[str, Any]) -> tuple[Table, tuple[Plot, ...], tuple[Verdict, ...]]:
+    """The table of percentages and hours, and the verdicts; ValueError where they do not follow from the times."""
+    _check(result)
+    verdicts = [verdict for claim in claims_on("table-5") for verdict in _on(claim, result)]
+    return _table(result), (), tuple(verdicts)
+
+
+def percentages(result: Mapping[str, Any], network: str, method: str) -> list[float]:
+    """By how many percent a step took longer than the normal one of the same round."""
+    methods = result["networks"][network]["methods"]
+    pairs = zip(methods[method]["seconds"], methods[_NORMAL]["seconds"], strict=True)
+    return [100 * (mine / normal - 1) for mine, normal in pairs]
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    """Medians over rounds; the paper's percentages follow from its hours."""
+    cells: dict[tuple[str, str], Cell] = {}
+    columns: list[str] = []
+    for ending in ("% over Normal", "hours"):
+        for column in _PAPER.columns:
+            title = f"{column.title}, {ending}"
+            columns.append(title)
+            for key, row in _PAPER.rows.items():
+                number = _PAPER.numbers[key, column.title]
+                relative = ending != "hours"
+                paper = Number(_over_normal(key, column)) if relative else number
+                cells[row, title] = Cell(row, title, _ours(result, column.value, key, relative=relative), paper)
+    return Table(
+        tuple(_PAPER.rows.values()), tuple(columns), cells, "time over normal training (%), and hours; ours are medians"
+    )
+
+
+def _ours(result: Mapping[str, Any], network: str, method: str, *, relative: bool) -> Summary | None:
+    part = result["networks"].get(network, {})
+    found = part.get("methods", {}).get(method)
+    if found is None:
+        return None
+    if relative:
+        return Summary(tuple(percentages(result, network, method)), found["percent_over_normal"]["value"], None)
+    return Summary(tuple(_hours(part, seconds) for seconds in found["seconds"]), found["hours"], None)
+
+
+def _hours(part: Mapping[str, Any], seconds: float) -> float:
+    return float(seconds * part["steps_per_epoch"] * part["epochs"] / 3600)
+
+
+def _over_normal(method: str, column: Column) -> float:
+    hours, normal = (_PAPER.numbers[key, column.title].value for key in (method, _NORMAL))
+    return 100 * (hours / normal - 1)
+
+
+def _on(claim: Claim, result: Mapping[str, Any]) -> list[Verdict]:
+    criterion = claim.criterion
+    found = []
+    for column in _PAPER.columns:
+        if column.value not in result["networks"]:
+            continue
+        if isinstance(criterion, Costs):
+            found.append(_cost(claim, criterion, column, result))
+        elif isinstance(criterion, Better):
+            found += [_shorter(claim, row, criterion.than[0], column, result) for row in criterion.rows]
+    return found
+
+
+def _cost(claim: Claim, criterion: Costs, column: Column, result: Mapping[str, Any]) -> Verdict:
+    values = percentages(result, column.value, criterion.row)
+    interval = _interval(values)
+    outcome: Outcome = "not enough runs"
+    if interval and criterion.most is not None:
+        inside, outside = interval.high <= criterion.most, interval.low > criterion.most
+        outcome = "holds" if inside else "does not hold" if outside else outcome
+    if interval and criterion.least is not None:
+        inside, outside = interval.low >= criterion.least, interval.high < criterion.least
+        outcome = "holds" if inside else "does not hold" if outside else outcome
+    names = (_PAPER.rows[criterion.row], _PAPER.rows[_NORMAL], column.title)
+    words = (
+        f"{names[0]} takes {_more(median(values))} time than {names[1]} on {column.title} ({_span(interval)}; "
+        f"median of {len(values)} rounds). The paper's hours say {digits(_over_normal(criterion.row, column))} %."
+    )
+    return _verdict(claim, outcome, values, interval, words, names)
+
+
+def _shorter(claim: Claim, row: str, than: str, column: Column, result: Mapping[str, Any]) -> Verdict:
+    sides = [percentages(result, column.value, method) for method in (row, than)]
+    values = [ours - theirs for ours, theirs in zip(*sides, strict=True)]
+    interval = _interval(values)
+    counts = (len(values), len(values))
+    outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
+    names = (_PAPER.rows[row], _PAPER.rows[than], column.title)
+    words = (
+        f"{names[0]} takes {_more(median(values))} of a normal step's time than {names[1]} on {column.title} "
+        f"({_span(interval)}; median of {len(values)} rounds)."
+    )
+    return _verdict(claim, outcome, values, interval, words, names)
+
+
+def _verdict(
+    claim: Claim,
+    outcome: Outcome,
+    values: list[float],
+    interval: Interval | None,
+    words: str,
+    names: tuple[str, str, str],
+) -> Verdict:
+    ends = (interval.low, interval.high) if interval else (None, None)
+    return Verdict(claim, outcome, median(values), *ends, (len(values), len(values)), words, *names)
+
+
+def _interval(values: list[float]) -> Interval | None:
+    found = median_with_interval(values)
+    if found["value"] is None or found["low"] is None or found["high"] is None:
+        return None
+    return Interval(found["value"], found["low"], found["high"])
+
+
+def _more(percent: float) -> str:
+    return f"{digits(abs(percent))} % {'less' if percent < 0 else 'more'}"
+
+
+def _span(interval: Interval | None) -> str:
+    if interval is None:
+        return "too few rounds for an interval"
+    return f"95 % interval {digits(interval.low)} to {digits(interval.high)}"
+
+
+def _check(result: Mapping[str, Any]) -> None:
+    for network, part in result["networks"].items():
+        for method, found in part["methods"].items():
+            stated = found["percent_over_normal"]["value"]
+            follows = median(percentages(result, network, method))
+            if not isclose(stated, follows, rel_tol=1e-9, abs_tol=1e-9):
+                raise ValueError(f"{network}, {method}: {stated} % is stated, {follows} % follows from the times")
+            hours = _hours(part, median(found["seconds"]))
+            if not isclose(found["hours"], hours, rel_tol=1e-9):
+                raise ValueError(
+                    f"{network}, {method}: {found['hours']} hours are stated, {hours} follow from the times"
+                )
