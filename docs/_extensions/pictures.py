@@ -65,10 +65,10 @@ def _norms() -> plt.Figure:
     figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
     for constrained, colour in ((False, BLUE), (True, ORANGE)):
         torch.manual_seed(0)
-        x, y = torch.randn(256, 20), torch.randint(0, 4, (256,))
+        x, y = torch.randn(2048, 20), torch.randint(0, 4, (2048,))
         hidden = torch.nn.Linear(20, 32, bias=False)
         model = torch.nn.Sequential(hidden, torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
         if constrained:
             pbwn.attach(model, optimizer)
         norms = []
@@ -78,7 +78,6 @@ def _norms() -> plt.Figure:
             optimizer.step()
             norms.append(hidden.weight.detach().norm(dim=1).numpy().copy())
         axes.plot(np.array(norms), color=colour, linewidth=0.6, alpha=0.7)
-    axes.text(120, 0.9, "projected", color=ORANGE, va="top")
-    axes.text(60, float(norms[60].max()) + 0.55, "free: every step lengthens the weights", color=BLUE)
-    axes.set(xlabel="step", ylabel="norm of a neuron's weights")
+        axes.text(203, float(norms[-1].max()), "projected" if constrained else "free", color=colour, va="center")
+    axes.set(xlabel="step", xlim=(0, 245), ylabel="norm of a neuron's weights")
     return figure
