@@ -1,0 +1,104 @@
+"""Curves with bands over seeds, each named at its end where there is room, in a legend where there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pbwn_repro.report.drawing import Drawing, frame, number
+from pbwn_repro.report.model import Curve, Plot
+from pbwn_repro.report.palette import GRID, strokes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDE, NARROW = (7.4, 3.7), (3.4, 3.4)
+_LINE = 0.058  # the height of a line of text, as a share of the frame's
+
+
+def of_plot(plot: Plot) -> Drawing:
+    """The drawing of a plot."""
+    return Drawing(plot.name, plot.title, describe(plot), lambda narrow: draw(plot, narrow=narrow))
+
+
+def describe(plot: Plot) -> str:
+    """What the curves say, in words: where each starts and ends, and over how many runs."""
+    parts = [
+        f"{curve.name} goes from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} "
+        f"({curve.count} {'run' if curve.count == 1 else 'runs'})"
+        for curve in plot.curves
+        if curve.mean
+    ]
+    return f"{plot.title}: {plot.y_label} by {plot.x_label}. {'; '.join(parts)}."
+
+
+def draw(plot: Plot, *, narrow: bool) -> Figure:
+    """Draw the curves in one frame."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=NARROW if narrow else WIDE, layout="constrained")
+    axes = figure.subplots()
+    frame(axes, plot.x_label, plot.y_label)
+    curves = [curve for curve in plot.curves if curve.x]
+    styles = strokes([curve.name for curve in plot.curves])
+    for curve in curves:
+        stroke = styles[curve.name]
+        if curve.low != curve.high:
+            axes.fill_between(curve.x, curve.low, curve.high, color=stroke.tone.light, alpha=0.16, linewidth=0)
+        axes.plot(
+            *(curve.x, curve.mean),
+            color=stroke.tone.light,
+            linestyle=stroke.dashes,
+            linewidth=stroke.width,
+            marker="o" if len(curve.x) == 1 else None,
+            markersize=4,
+            label=curve.name,
+        )
+    axes.set_xscale("log" if plot.x_log else "linear")
+    axes.set_yscale("log" if plot.y_log else "linear")
+    axes.margins(x=0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(number))
+    axes.minorticks_off()
+    if narrow:
+        figure.legend(loc="outside upper left", ncols=3, frameon=False, handlelength=1.8, columnspacing=1.2)
+    else:
+        _name_at_ends(axes, curves)
+    return figure
+
+
+def _name_at_ends(axes: Axes, curves: Sequence[Curve]) -> None:
+    styles = strokes([curve.name for curve in curves])
+    to_share = axes.transScale + axes.transLimits
+    ends = sorted((float(to_share.transform((curve.x[-1], curve.mean[-1]))[1]), curve.name) for curve in curves)
+    heights = spread([end for end, _ in ends], _LINE)
+    for (end, name), height in zip(ends, heights, strict=True):
+        colour = styles[name].tone.light
+        axes.plot(
+            *((1.005, 1.025), (min(max(end, 0), 1), height)),
+            transform=axes.transAxes,
+            color=GRID.light,
+            linewidth=0.9,
+            clip_on=False,
+            scalex=False,
+            scaley=False,
+        )
+        axes.text(1.03, height, name, transform=axes.transAxes, color=colour, va="center_baseline", weight="bold")
+
+
+def spread(places: Sequence[float], gap: float) -> list[float]:
+    """Move ascending places apart until neighbours are a gap away, and keep them below 1.
+
+    >>> spread([0.0, 0.1, 0.9], 0.2)
+    [0.0, 0.2, 0.9]
+    """
+    moved = [min(max(place, 0.0), 1.0) for place in places]
+    for position in range(1, len(moved)):
+        moved[position] = max(moved[position], moved[position - 1] + gap)
+    ceiling = 1.0
+    for position in reversed(range(len(moved))):
+        moved[position] = min(moved[position], ceiling)
+        ceiling = moved[position] - gap
+    return moved
