@@ -79,7 +79,7 @@ def _model(target: str, found: Any, arguments: Mapping[str, Any]) -> nn.Module:
             raise ValueError(f"{target} is a model already: it takes no --set {', '.join(arguments)}")
         return found
     if not callable(found):
-        raise ValueError(f"{target} is a {type(found).__name__}: a model, or what returns one, is needed")
+        raise ValueError(f"{target} is of type {type(found).__name__}: a model, or what returns one, is needed")
     try:
         made = found(**arguments)
     except Exception as error:
@@ -88,5 +88,5 @@ def _model(target: str, found: Any, arguments: Mapping[str, Any]) -> nn.Module:
             f"{type(error).__name__}: {error}. Arguments are given as --set NAME=VALUE"
         ) from error
     if not isinstance(made, nn.Module):
-        raise ValueError(f"{target} returned a {type(made).__name__}: a torch.nn.Module is needed")
+        raise ValueError(f"{target} returned something of type {type(made).__name__}: a torch.nn.Module is needed")
     return made
