@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pbwn_repro.commands.names import NETWORKS, completing
+
 
 def bench(
     part: Annotated[
@@ -18,7 +20,10 @@ def bench(
             help="Only this part: projection, riemannian, optimizer, training, growth, memory; may be repeated."
         ),
     ] = None,
-    network: Annotated[list[str] | None, typer.Option(help="Only this network; may be repeated.")] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this network; may be repeated.", autocompletion=completing(*NETWORKS)),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Pictures in a training step.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Training steps of each method.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.01, help="How long each comparison runs.")] = None,

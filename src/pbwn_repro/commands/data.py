@@ -9,9 +9,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands.names import SETS, completing
+
 app = typer.Typer(help="Data sets: list them, fetch one, check one.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A set that `pbwn data list` shows.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A set that `pbwn data list` shows.", autocompletion=completing("digits", *SETS)
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="A folder with files that you already have; nothing is downloaded then."),

@@ -7,12 +7,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pbwn_repro.commands.names import NETWORKS, completing
+
 
 def inspect(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="MODULE:CALLABLE that returns a model, or a network of the paper such as resnet-20."
+            metavar="MODEL",
+            help="MODULE:CALLABLE that returns a model, or a network of the paper such as resnet-20.",
+            autocompletion=completing(*NETWORKS),
         ),
     ],
     set_: Annotated[

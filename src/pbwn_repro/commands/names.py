@@ -1,4 +1,4 @@
-"""The names that a shell completes. They are written down because the catalog takes seconds to load; a test compares."""
+"""The names that a shell completes; written down because the catalog takes seconds to load, and compared by a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ NETWORKS = (
 SETS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 
 
-def completing(*names: str) -> Callable[[str], list[str]]:
+Completion = Callable[[str], list[str]]
+
+
+def completing(*names: str) -> Completion:
     """What typer calls with the word so far."""
 
     def complete(incomplete: str) -> list[str]:

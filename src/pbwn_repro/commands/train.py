@@ -9,19 +9,30 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pbwn_repro.commands.data import CacheDir, DataDir
+from pbwn_repro.commands.names import METHODS, NETWORKS, SETS, Completion, completing
 
 
-def option(help_text: str, *names: str, metavar: str | None = None) -> Any:
+def option(help_text: str, *names: str, metavar: str | None = None, completion: Completion | None = None) -> Any:
     """An option whose default the help text names where there is one."""
-    return typer.Option(*names, help=help_text, show_default=False, metavar=metavar)
+    return typer.Option(*names, help=help_text, show_default=False, metavar=metavar, autocompletion=completion)
 
 
 def train(
-    model: Annotated[str | None, option("The network, such as resnet-20 or mlp.", metavar="NAME")] = None,
-    data: Annotated[str | None, option("The data set; the recipe's own if not given.", metavar="SET")] = None,
+    model: Annotated[
+        str | None,
+        option("The network, such as resnet-20 or mlp.", metavar="NAME", completion=completing(*NETWORKS)),
+    ] = None,
+    data: Annotated[
+        str | None,
+        option("The data set; the recipe's own if not given.", metavar="SET", completion=completing("digits", *SETS)),
+    ] = None,
     method: Annotated[
         str | None,
-        option("normal, wn, pbwn (default), pbwn-riem, pbwn-epoch, pbwn-t<k> or max-norm.", metavar="NAME"),
+        option(
+            "normal, wn, pbwn (default), pbwn-riem, pbwn-epoch, pbwn-t<k> or max-norm.",
+            metavar="NAME",
+            completion=completing(*METHODS),
+        ),
     ] = None,
     epochs: Annotated[int | None, option("Length of the run.")] = None,
     steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.")] = None,
