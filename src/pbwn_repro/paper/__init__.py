@@ -2,7 +2,18 @@
 
 from pbwn_repro.paper.claim import Claim
 from pbwn_repro.paper.claims import CLAIMS, claims_on
-from pbwn_repro.paper.criteria import Alike, Better, Conditioned, Costs, Criterion, Grows, Higher, MostlyBest, NotWorse
+from pbwn_repro.paper.criteria import (
+    Alike,
+    BestSetting,
+    Better,
+    Conditioned,
+    Costs,
+    Criterion,
+    Grows,
+    Higher,
+    MostlyBest,
+    NotWorse,
+)
 from pbwn_repro.paper.numbers import Column, Number, PaperTable
 from pbwn_repro.paper.tables import TABLES
 
@@ -10,6 +21,7 @@ __all__ = [
     "CLAIMS",
     "TABLES",
     "Alike",
+    "BestSetting",
     "Better",
     "Claim",
     "Column",

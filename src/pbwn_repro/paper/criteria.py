@@ -86,4 +86,13 @@ class Conditioned:
     what: Literal["scaled", "projected"]
 
 
-Criterion = Better | Higher | Alike | NotWorse | Grows | MostlyBest | Costs | Conditioned
+@dataclass(frozen=True)
+class BestSetting:
+    """Of what was searched, `name` = `value` is the best for each of `rows`."""
+
+    rows: tuple[str, ...]
+    name: str
+    value: float
+
+
+Criterion = BestSetting | Better | Higher | Alike | NotWorse | Grows | MostlyBest | Costs | Conditioned

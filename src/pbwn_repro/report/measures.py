@@ -27,6 +27,14 @@ SEARCHED_BY: Mapping[str, str] = {
     "best_test_error": "best_test_error",
     "training_loss": "final_training_loss",
 }
+WORDS: Mapping[str, str] = {
+    "test_error": "test error",
+    "best_test_error": "best top-1 error",
+    "top5_error": "top-5 error",
+    "final_training_loss": "final training loss",
+    "mean_training_loss": "mean training loss",
+    "early_jump": "largest early rise of the loss",
+}
 UNITS: Mapping[str, str] = {
     "test_error": "points",
     "best_test_error": "points",

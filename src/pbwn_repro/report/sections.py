@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pbwn_repro.paper import Column
+from pbwn_repro.paper import BestSetting, Column, claims_on
 from pbwn_repro.report.choosing import Chosen, choose
 from pbwn_repro.report.layout import Layout, layout
 from pbwn_repro.report.matching import Labelled, Protocol
 from pbwn_repro.report.measures import MEASURES, SEARCHED_BY
 from pbwn_repro.report.model import Cell, Plot, Run, Section, Table
 from pbwn_repro.report.notes import notes
-from pbwn_repro.report.series import Time, plots, search_plot
-from pbwn_repro.report.verdicts import verdicts
+from pbwn_repro.report.series import SETTINGS, Time, plots, search_plot
+from pbwn_repro.report.verdicts import Search, verdicts
 
 
 class Cells:
@@ -25,6 +25,7 @@ class Cells:
         [row] = protocol.with_role("row")
         columns = protocol.with_role("column")
         self.searched = protocol.with_role("searched")
+        self.artefact = protocol.artefact.name
         self.measure = MEASURES[SEARCHED_BY[protocol.artefact.value]]
         self.runs: dict[tuple[str, str], list[Labelled]] = {}
         for run in runs:
@@ -45,6 +46,16 @@ class Cells:
         """How many runs of a cell's setting diverged."""
         chosen = self.chosen.get((row, column.value))
         return chosen.diverged if chosen else 0
+
+    def search(self, row: str, column: Column, name: str) -> Search | None:
+        """What the search in a cell found."""
+        place = (row, column.value)
+        if place not in self.chosen:
+            return None
+        [axis] = [axis for axis in self.searched if axis.name == name]
+        done = {run.labels[name] for run in self.runs[place] if run.record.state != "unfinished"}
+        tried, left = (tuple(v for v in axis.values if (v in done) == wanted) for wanted in (True, False))
+        return Search(self.chosen[place].setting[name], tried, left)
 
     def table(self) -> Table:
         """Ours beside the paper's."""
@@ -69,7 +80,22 @@ class Cells:
             ]
             found += plots(prefix, title, [(name, [run.record for run in best.runs]) for name, best in rows], time)
             found += self._search(prefix, title, value)
-        return tuple(found)
+        return tuple(found + self._at_the_papers_best(prefix, time))
+
+    def _at_the_papers_best(self, prefix: str, time: Time) -> list[Plot]:
+        """The training loss at the setting that the paper found best, where it is not the best of ours."""
+        found = []
+        for claim in claims_on(self.artefact):
+            if isinstance(criterion := claim.criterion, BestSetting):
+                name, value = criterion.name, criterion.value
+                if all(best.setting.get(name) == value for best in self.chosen.values()):
+                    continue
+                rows = []
+                for row in self.layout.rows:
+                    runs = [run for run in self.runs.get((row.key, ""), ()) if run.labels[name] == value]
+                    rows.append((row.title, [run.record for run in runs if run.record.state == "done"]))
+                found += plots(prefix, f"at the paper's {SETTINGS.get(name, name)} {value:g}", rows, time)[:1]
+        return found
 
     def _search(self, prefix: str, title: str, value: str) -> list[Plot]:
         if len(self.searched) != 1:

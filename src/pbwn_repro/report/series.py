@@ -10,6 +10,7 @@ from pbwn_repro.report.model import Curve, Plot
 from pbwn_repro.report.reading import Record
 from pbwn_repro.report.statistics import deviation, mean
 
+SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 Points = list[tuple[float, float]]
 Time = Literal["iteration", "epoch"]
 Rows = Sequence[tuple[str, Sequence[Record]]]  # titles, and the runs behind them
@@ -62,7 +63,7 @@ def search_plot(prefix: str, place: str, axis: str, rows: Sequence[tuple[str, Po
         if len(points) > 1
     )
     name = "-".join(part for part in (prefix, slug(place), "search") if part)
-    words = axis.replace("lr", "learning rate").replace("_", " ")
+    words = SETTINGS.get(axis, axis)
     title = f"What the search over the {words} gave" + (f", {place}" if place else "")
     positive = all(x > 0 for curve in curves for x in curve.x)
     log = y_label == "training loss, last epoch"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol as Interface
 
-from pbwn_repro.paper import Alike, Better, Claim, Column, Grows, Higher, MostlyBest, NotWorse, claims_on
+from pbwn_repro.paper import Alike, BestSetting, Better, Claim, Column, Grows, Higher, MostlyBest, NotWorse, claims_on
 from pbwn_repro.report.comparing import (
     Comparison,
     Values,
@@ -18,10 +19,18 @@ from pbwn_repro.report.comparing import (
     one_sided,
 )
 from pbwn_repro.report.layout import Layout, Row
-from pbwn_repro.report.measures import UNITS
-from pbwn_repro.report.model import Verdict
+from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import Interval, Moments, contrast, mean
 from pbwn_repro.report.wording import digits, runs, sentence, span
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best value, those that were tried, and those that still have no run."""
+
+    best: float
+    tried: tuple[float, ...]
+    open: tuple[float, ...]
 
 
 class Grid(Interface):
@@ -34,6 +43,9 @@ class Grid(Interface):
 
     def diverged(self, row: str, column: Column) -> int:
         """How many runs of a cell diverged."""
+
+    def search(self, row: str, column: Column, name: str) -> Search | None:
+        """What a search in a cell found."""
 
 
 def verdicts(artefact: str, grid: Grid) -> tuple[Verdict, ...]:
@@ -60,6 +72,8 @@ def _on(claim: Claim, grid: Grid) -> Iterator[Verdict]:
         yield from _growth(claim, criterion, grid)
     elif isinstance(criterion, MostlyBest):
         yield from _tally(claim, criterion, grid)
+    elif isinstance(criterion, BestSetting):
+        yield from _best_settings(claim, criterion, grid)
 
 
 def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], grid: Grid) -> Iterator[Verdict]:
@@ -93,7 +107,7 @@ def _compare(
         *(criterion, names, compared, outcome),
         difference=difference,
         level=level,
-        unit=UNITS.get(column.measure, ""),
+        measure=column.measure,
     )
     diverged = grid.diverged(row, column) + grid.diverged(against, column)
     if diverged:
@@ -156,10 +170,28 @@ def _tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]
     least = min(len(grid.values(row, column)) for column in full for row in criterion.among)
     if 2 * len(full) <= len(columns):
         words += f"; {len(columns)} are needed"
-        outcome = "not enough runs"
+        outcome: Outcome = "not enough runs"
     else:
         outcome = "holds" if 2 * len(best) > len(full) else "does not hold"
     yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.", title)
+
+
+def _best_settings(claim: Claim, criterion: BestSetting, grid: Grid) -> Iterator[Verdict]:
+    """A search has one run a setting, seldom more: what it finds is said without an interval."""
+    for row in criterion.rows:
+        search = grid.search(row, Column(""), criterion.name)
+        if search is None:
+            continue
+        title = grid.layout.title(row)
+        outcome: Outcome = "holds" if search.best == criterion.value else "does not hold"
+        words = f"{title} ends with the lowest training loss at {search.best:g}, of {_listed(search.tried)}."
+        if search.open:
+            outcome, words = "not enough runs", f"{words} Not finished: {_listed(search.open)}."
+        yield Verdict(claim, outcome, None, None, None, (len(search.tried),) * 2, words, title)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _paper_interval(row: str, against: str, column: Column, grid: Grid) -> Interval | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pbwn_repro.paper import Alike, Better, Higher
 from pbwn_repro.report.comparing import Compared, Comparison, margin_of
+from pbwn_repro.report.measures import UNITS, WORDS
 from pbwn_repro.report.model import Outcome
 from pbwn_repro.report.statistics import Interval
 
@@ -38,27 +39,27 @@ def sentence(
     *,
     difference: float | None,
     level: float,
-    unit: str,
+    measure: str,
 ) -> str:
     """One comparison in a sentence; `names` are row, the row it stands against, and the column."""
     row, against, column = names
     place = f" at {column}" if column else ""
     if difference is None:
         return f"{row} against {against}{place}: {runs(compared.counts)}, nothing to compare."
-    amount = f"{digits(abs(difference))}{f' {unit}' if unit else ''} {'lower' if difference < 0 else 'higher'}"
+    unit = f" {UNITS[measure]}" if measure in UNITS else ""
+    amount = f"{digits(abs(difference))}{unit} {'lower' if difference < 0 else 'higher'}"
+    found = f"{WORDS[measure]} of {row} is {amount} than that of {against}{place}"
     if compared.interval is None:
-        return (
-            f"{row} is {amount} than {against}{place}, but with {runs(compared.counts)}: an interval needs two a side."
-        )
+        return f"The {found}, but with {runs(compared.counts)}: an interval needs two a side."
     how = f"({span(compared.interval)}; {compared.kind}, {runs(compared.counts)})"
     if isinstance(criterion, Better | Higher):
         if compared.interval.contains_zero:
-            return f"No difference seen: {row} is {amount} than {against}{place} {how}."
-        return f"{row} is {amount} than {against}{place} {how}."
+            return f"No difference seen: the {found} {how}."
+        return f"The {found} {how}."
     margin = digits(margin_of(criterion, level) if isinstance(criterion, Alike) else criterion.margin)
     ending = {
         "holds": f"within the margin of {margin}",
         "does not hold": f"not within the margin of {margin}",
         "not enough runs": f"too wide for the margin of {margin}",
     }[outcome]
-    return f"{row} is {amount} than {against}{place} {how}: {ending}."
+    return f"The {found} {how}: {ending}."

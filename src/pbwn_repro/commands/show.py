@@ -1,0 +1,115 @@
+"""`pbwn show`: one table or figure, the paper's beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+_COLOURS = {"holds": "green", "does not hold": "red", "not enough runs": "yellow"}
+
+
+def show(
+    artefact: Annotated[str, typer.Argument(help="The table or figure, such as table-3 or figure-2a.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where run folders are kept.")] = Path("runs"),
+) -> None:
+    """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
+    from pbwn_repro.catalog import find
+    from pbwn_repro.paper import TABLES
+    from pbwn_repro.report.collecting import collect
+    from pbwn_repro.report.markdown import heading
+    from pbwn_repro.report.model import Report
+
+    found = find(artefact)
+    console = Console()
+    console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{found.about}\n", highlight=False)
+    console.print(f"[bold]Protocol[/bold]  {found.protocol}", highlight=False)
+    for departure in found.departures:
+        console.print(f"[bold]Departs[/bold]   {departure}", highlight=False)
+    report = collect(out) if out.is_dir() else Report(out, (), {})
+    sections = [section for section in report.sections if section.artefact.name == found.name]
+    for section in sections:
+        _section(console, section, out)
+    if not sections:
+        if found.name in TABLES:
+            console.print()
+            console.print(_paper(TABLES[found.name]))
+        console.print(f"\nNo runs in {out}. pbwn reproduce {found.name} makes them.", highlight=False, soft_wrap=True)
+    for path, why in report.left_out.items():
+        if path.relative_to(out).parts[0] == found.name:
+            console.print(f"[red]left out[/red] {path}: {why}", highlight=False, soft_wrap=True)
+
+
+def _section(console: Console, section: Any, out: Path) -> None:
+    from rich.table import Table
+
+    from pbwn_repro.report.markdown import command
+    from pbwn_repro.report.tables import best_settings, ours_text, paper_text
+
+    variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
+    console.rule(f"scale {section.scale}{variant}")
+    if section.table:
+        below = any(cell.paper for cell in section.table.cells.values())
+        words = f"{section.table.unit}: ours (runs)" + (", the paper's below" if below else "")
+        shown = Table(title=words, title_justify="left")
+        shown.add_column("")
+        for column in section.table.columns:
+            shown.add_column(column, justify="right")
+        for row in section.table.rows:
+            cells = [section.table.cells[row, column] for column in section.table.columns]
+            ours = [_compact(ours_text(cell.ours)) for cell in cells]
+            theirs = [f"\n[dim]{_compact(paper_text(cell.paper))}[/dim]" if below else "" for cell in cells]
+            shown.add_row(row, *(map("".join, zip(ours, theirs, strict=True))))
+        console.print(shown)
+        if chosen := best_settings(section.table):
+            console.print(f"Best settings: {'; '.join(chosen)}", highlight=False)
+    for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
+        console.print(f"\n[italic]“{claim.quote}”[/italic]", highlight=False)
+        for verdict in section.verdicts:
+            if verdict.claim == claim:
+                colour = _COLOURS[verdict.outcome]
+                console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {verdict.sentence}", highlight=False)
+        if claim.remark:
+            console.print(f"  [dim]{claim.remark}[/dim]", highlight=False)
+    console.print()
+    for note in section.notes[: len(section.notes) - len(section.artefact.departures)]:
+        console.print(f"· {note}", highlight=False)
+    states = {
+        "done": [run.path for run in section.runs],
+        "diverged": section.diverged,
+        "unfinished": section.unfinished,
+    }
+    for state, paths in states.items():
+        for path in paths:
+            console.print(f"[dim]{state:>10}[/dim]  {path.relative_to(out)}", highlight=False, soft_wrap=True)
+    if section.measurement:
+        console.print(
+            f"[dim]{'done':>10}[/dim]  {section.measurement.relative_to(out)}", highlight=False, soft_wrap=True
+        )
+    if section.missing:
+        console.print(
+            f"[dim]{'missing':>10}[/dim]  {section.missing}: {command(section)}", highlight=False, soft_wrap=True
+        )
+
+
+def _paper(numbers: Any) -> Any:
+    from rich.table import Table
+
+    from pbwn_repro.report.tables import paper_text
+
+    shown = Table(title=f"the paper's {numbers.unit}", title_justify="left")
+    shown.add_column("")
+    for column in numbers.columns:
+        shown.add_column(column.title, justify="right")
+    for key, row in numbers.rows.items():
+        shown.add_row(
+            row, *(_compact(paper_text(numbers.numbers.get((key, column.title)))) for column in numbers.columns)
+        )
+    return shown
+
+
+def _compact(words: str) -> str:
+    """Without spaces around the sign: five columns fit into a narrow terminal."""
+    return words.replace(" ± ", "±")

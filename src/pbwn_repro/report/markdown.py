@@ -1,0 +1,143 @@
+"""The whole report as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.report.model import Report, Section, Verdict
+from pbwn_repro.report.notes import machine
+from pbwn_repro.report.tables import best_settings, markdown
+from pbwn_repro.report.wording import digits
+
+READING = """\
+Every number below comes from run folders; `pbwn report` makes this page from them. A cell shows the mean ± the sample's
+standard deviation (runs), then the paper's number in italics. A verdict answers a claim of the paper with our runs at
+one scale:
+
+- **holds**: the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is named;
+- **does not hold**: it lies on the other side, or it contains zero with three runs or more on each side: no difference
+  was seen;
+- **not enough runs**: fewer than two runs on a side, or an interval too wide to tell.
+
+Intervals are Welch's unless a verdict names another. They are not corrected for the number of comparisons: of twenty
+true zeros, one is expected to look like a difference. The column 'paper' is the same interval from the paper's own
+means, spreads and seeds, where it gives them.
+"""
+
+
+def whole(report: Report) -> str:
+    """The report: all verdicts, then each section, then what was not run and what was left out."""
+    parts = ["# Results\n", READING, *(f"Made on {place}.\n" for place in hardware(report))]
+    parts += ["## The paper's claims\n", overview(report)]
+    for section in report.sections:
+        parts += ["", *_section(section)]
+    parts += ["\n## Not run\n", not_run(report)]
+    if report.left_out:
+        parts += ["\n## Found, but left out\n"]
+        parts += [f"- `{path.relative_to(report.root)}`: {why}" for path, why in report.left_out.items()]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def overview(report: Report) -> str:
+    """A line for each verdict: claim, comparison, outcome, interval, runs, scale."""
+    lines = [
+        "| claim | comparison | verdict | difference, 95 % interval | runs | scale | paper |",
+        "|---|---|---|---:|---:|---|---:|",
+    ]
+    for section in report.sections:
+        for verdict in section.verdicts:
+            lines.append(_line(section, verdict))
+    return "\n".join(lines) + "\n"
+
+
+def not_run(report: Report) -> str:
+    """The artefacts without a finished run, and those of which runs are missing, with the command that makes them."""
+    lines = []
+    for name, artefact in ARTEFACTS.items():
+        found = [section for section in report.sections if section.artefact.name == name and _has_results(section)]
+        if not found:
+            lines.append(f"- {heading(name)}, {artefact.title}: `pbwn reproduce {name} --scale paper`")
+        for section in found:
+            if section.missing:
+                lines.append(f"- {heading(name)}: {section.missing} runs missing: `{command(section)}`")
+    return "\n".join(lines) or "Nothing: every artefact has its runs."
+
+
+def command(section: Section) -> str:
+    """The command that makes the runs of a section."""
+    only = "".join(f" --only {name}={value}" for name, value in section.variant.items())
+    return f"pbwn reproduce {section.artefact.name} --scale {section.scale}{only}"
+
+
+def heading(name: str) -> str:
+    """An artefact's name as a reader writes it.
+
+    >>> heading("figure-2a")
+    'Figure 2a'
+    """
+    kind, _, number = name.partition("-")
+    return f"{kind.capitalize()} {number}"
+
+
+def title(section: Section) -> str:
+    """A section's title: artefact, scale, variant."""
+    variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
+    return f"{heading(section.artefact.name)}: {section.artefact.title} (scale {section.scale}{variant})"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"## {title(section)}\n"
+    yield f"{section.artefact.about}\n"
+    yield f"Protocol: {section.artefact.protocol}\n"
+    if section.table:
+        yield f"{section.table.unit.capitalize()}:\n"
+        yield markdown(section.table)
+        if chosen := best_settings(section.table):
+            yield f"Best settings: {'; '.join(chosen)}.\n"
+    for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
+        verdicts = [verdict for verdict in section.verdicts if verdict.claim == claim]
+        yield f"> “{claim.quote}”\n"
+        yield f"Tested: {claim.words}.{f' {claim.remark}' if claim.remark else ''}\n"
+        yield "\n".join(f"- **{verdict.outcome}**: {verdict.sentence}" for verdict in verdicts) + "\n"
+    yield "\n".join(f"- {note}" for note in section.notes)
+
+
+def _line(section: Section, verdict: Verdict) -> str:
+    compared = " against ".join(part for part in (verdict.row, verdict.against) if part)
+    place = f"{compared}, {verdict.column}" if compared and verdict.column else compared
+    counts = "-" if verdict.counts == (0, 0) else f"{verdict.counts[0]}, {verdict.counts[1]}"
+    variant = "".join(f", {value}" for value in section.variant.values())
+    paper = verdict.paper
+    return (
+        "| "
+        + " | ".join(
+            (
+                f"{heading(section.artefact.name)}: {verdict.claim.words}",
+                place or "-",
+                f"**{verdict.outcome}**",
+                _interval(verdict.difference, verdict.low, verdict.high),
+                counts,
+                f"{section.scale}{variant}",
+                _interval(paper.difference, paper.low, paper.high) if paper else "-",
+            )
+        )
+        + " |"
+    )
+
+
+def _interval(difference: float | None, low: float | None, high: float | None) -> str:
+    if difference is None:
+        return "-"
+    if low is None or high is None:
+        return digits(difference)
+    return f"{digits(difference)} [{digits(low)}, {digits(high)}]"
+
+
+def _has_results(section: Section) -> bool:
+    return bool(section.runs) or (section.measurement is not None)
+
+
+def hardware(report: Report) -> list[str]:
+    """What the runs were made on, each machine once."""
+    return sorted({machine(environment) for section in report.sections for environment in section.environments})
