@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from pbwn_repro.commands.data import CacheDir, DataDir
+from pbwn_repro.commands.names import ARTEFACTS, completing
 from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 def reproduce(
     artefact: Annotated[
-        list[str], typer.Argument(metavar="ARTEFACT...", help="Tables and figures that `pbwn list` shows, or all.")
+        list[str],
+        typer.Argument(
+            metavar="ARTEFACT...",
+            help="Tables and figures that `pbwn list` shows, or all.",
+            autocompletion=completing(*ARTEFACTS, "all"),
+        ),
     ],
     scale: Annotated[
         Literal["smoke", "short", "paper"],
