@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pbwn_repro.commands import archive, bench, data, doctor, inspect, reproduce, show, train
+from pbwn_repro.commands import archive, bench, data, demo, doctor, inspect, report, reproduce, show, train
 from pbwn_repro.exit_codes import exit_code
 
 PAPER = "The paper's tables and figures"
@@ -25,8 +25,10 @@ EPILOG = (
 )
 
 app = typer.Typer(name="pbwn", no_args_is_help=True, pretty_exceptions_enable=False)
+app.command(rich_help_panel=PAPER)(demo.demo)
 app.command(rich_help_panel=PAPER)(show.show)
 app.command(rich_help_panel=PAPER)(reproduce.reproduce)
+app.command(rich_help_panel=PAPER)(report.report)
 app.command(rich_help_panel=RUNS)(train.train)
 app.command(rich_help_panel=RUNS)(archive.archive)
 app.add_typer(data.app, name="data", rich_help_panel=RUNS)

@@ -19,7 +19,9 @@ _LINE = 0.058  # the height of a line of text, as a share of the frame's
 
 def of_plot(plot: Plot) -> Drawing:
     """The drawing of a plot."""
-    return Drawing(plot.name, plot.title, describe(plot), lambda narrow: draw(plot, narrow=narrow))
+    banded = any(curve.count > 1 for curve in plot.curves) and "band" not in plot.title
+    title = f"{plot.title}; mean over runs, bands are one standard deviation" if banded else plot.title
+    return Drawing(plot.name, title, describe(plot), lambda narrow: draw(plot, narrow=narrow))
 
 
 def describe(plot: Plot) -> str:

@@ -17,9 +17,7 @@ _ACROSS = 3  # panels side by side on a desk
 
 def of_table(table: Table, name: str, *, paper: bool) -> Drawing:
     """The drawing of a table; `paper` says whether its numbers can be shown on the same axis."""
-    seen = [
-        f"{cell.row}, {cell.column}: {cell.ours.mean:.3g}" for cell in table.cells.values() if cell.ours is not None
-    ]
+    seen = [f"{cell.row}, {cell.column}: {cell.ours.mean:.3g}" for cell in table.cells.values() if cell.ours]
     beside = ", filled: these runs, hollow: the paper" if paper else ""
     title = f"The table as dots{beside}; bars are one standard deviation"
     return Drawing(name, title, f"{table.unit}. {'; '.join(seen)}.", lambda narrow: draw(table, narrow, paper=paper))
@@ -30,7 +28,12 @@ def draw(table: Table, narrow: bool, *, paper: bool) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    columns = [column for column in table.columns if any(_ours(table, row, column) for row in table.rows)]
+    # Hours on another machine say nothing beside the paper's.
+    columns = [
+        column
+        for column in table.columns
+        if not column.endswith("hours") and any(_ours(table, row, column) for row in table.rows)
+    ]
     rows = [row for row in table.rows if any(_ours(table, row, column) for column in columns)]
     across = 1 if narrow else min(_ACROSS, len(columns))
     down = -(-len(columns) // across)
@@ -41,7 +44,6 @@ def draw(table: Table, narrow: bool, *, paper: bool) -> Figure:
         frame(panel, "", column)
         panel.set_title(column, loc="left", color=INK.light, weight="bold")
         panel.grid(axis="y", visible=False)
-        panel.grid(axis="x", color=panel.get_figure().get_edgecolor(), linewidth=0)
         _fill(panel, table, rows, column, paper=paper)
         panel.xaxis.set_major_locator(MaxNLocator(4))
         panel.xaxis.set_major_formatter(FuncFormatter(number))
@@ -61,7 +63,7 @@ def _fill(panel: Axes, table: Table, rows: list[str], column: str, *, paper: boo
         if cell is None:
             continue
         colour = styles[row].tone.light
-        if cell.ours is not None:
+        if cell.ours is not None and cell.ours.values:
             panel.errorbar(
                 *(cell.ours.mean, height - 0.14 * paper),
                 xerr=cell.ours.deviation or 0,
@@ -78,4 +80,4 @@ def _fill(panel: Axes, table: Table, rows: list[str], column: str, *, paper: boo
 
 def _ours(table: Table, row: str, column: str) -> bool:
     cell = table.cells.get((row, column))
-    return cell is not None and cell.ours is not None
+    return cell is not None and cell.ours is not None and bool(cell.ours.values)

@@ -21,7 +21,8 @@ def inline(drawing: Drawing, *, narrow: bool) -> Markup:
     text = re.sub(r'\bid="', f'id="{prefix}-', text)
     text = re.sub(r'(href="|url\()#', rf"\1#{prefix}-", text)
     text = re.sub(r"\s*\n\s*", " ", text)
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # a hundredth of a point cannot be seen
+    # A hundredth of a point cannot be seen. Text is left alone: 0.001 is a number there.
+    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), text)
     for tone in tones():
         text = text.replace(tone.light, f"var(--{tone.name})")
     box = re.search(r'viewBox="[^"]*"', text)

@@ -11,9 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import pbwn
+from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.drawing import MINUS
 from pbwn_repro.report.forest import forest
 from pbwn_repro.report.inline import inline
+from pbwn_repro.report.markdown import command, heading
 from pbwn_repro.report.model import Outcome, Report
 from pbwn_repro.report.palette import tones
 from pbwn_repro.report.views import view
@@ -26,7 +28,7 @@ CITATION = """@article{huang2017projection,
 }"""
 
 _SINGLE = "\N{LEFT SINGLE QUOTATION MARK}\\1\N{RIGHT SINGLE QUOTATION MARK}"
-_PLURALS = {"holds": "hold", "does not hold": "do not hold"}
+_PLURALS = {"holds": "hold", "does not hold": "do not hold", "not enough runs": "undecided"}
 
 
 def page(report: Report) -> str:
@@ -41,6 +43,7 @@ def page(report: Report) -> str:
             tally={outcome: outcomes[outcome] for outcome in get_args(Outcome)},
             runs=len({run.path for section in report.sections for run in section.runs}),
             environments=environments(report),
+            missing=missing(report),
             left_out={relative(path, report.root): reason for path, reason in report.left_out.items()},
             root=report.root.name or "runs",
             tones=tones(),
@@ -52,12 +55,28 @@ def page(report: Report) -> str:
 
 def environments(report: Report) -> list[dict[str, Any]]:
     """The machines and versions that runs were made with, those of most runs first."""
-    runs = {run.path: run for section in report.sections for run in section.runs}
+    made = {run.path: run.environment for section in report.sections for run in section.runs}
+    made |= {section.measurement: section.environments[0] for section in report.sections if section.measurement}
     found: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for run in runs.values():
-        facts = {name: value for name, value in run.environment.items() if name not in ("code", "data")}
+    for environment in made.values():
+        facts = {name: value for name, value in environment.items() if name not in ("code", "data")}
         found[tuple(sorted(_flat(facts).items()))] += 1
     return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
+
+
+def missing(report: Report) -> list[dict[str, Any]]:
+    """What the paper has and the report does not: whole artefacts, and runs of those that are there."""
+    shown = {section.artefact.name for section in report.sections}
+    lines = [
+        {"number": heading(section.artefact.name), "what": f"{section.missing} runs", "command": command(section)}
+        for section in report.sections
+        if section.missing
+    ]
+    for name, artefact in ARTEFACTS.items():
+        if name not in shown:
+            line = f"pbwn reproduce {name} --scale paper"
+            lines.append({"number": heading(name), "what": artefact.title, "command": line})
+    return lines
 
 
 def relative(path: Path, root: Path) -> str:
@@ -78,7 +97,7 @@ def _templates() -> Environment:
         "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         "inline": lambda drawing, narrow: inline(drawing, narrow=narrow),
         "forest": forest,
-        "plural": lambda outcome, count: outcome if count == 1 else _PLURALS.get(outcome, outcome),
+        "plural": lambda outcome, count: _PLURALS[outcome] if count > 1 or outcome == "not enough runs" else outcome,
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
         "signed": lambda value: f"{value:+.3g}".replace("-", MINUS),
         "slug": lambda text: text.replace(" ", "-"),

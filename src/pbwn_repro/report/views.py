@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 from pbwn_repro.report.curves import of_plot
 from pbwn_repro.report.dots import of_table
 from pbwn_repro.report.drawing import Drawing
 from pbwn_repro.report.forest import decided
-from pbwn_repro.report.model import Cell, Section, Table
+from pbwn_repro.report.markdown import command, heading
+from pbwn_repro.report.model import Section, Table
 from pbwn_repro.report.palette import strokes
 from pbwn_repro.report.surfaces import of_surfaces
+from pbwn_repro.report.tables import chosen_text
 
 Place = tuple[str, str]
 
@@ -44,13 +46,10 @@ def view(section: Section) -> dict[str, Any]:
     return {
         **vars(section),
         "anchor": anchor(section),
-        "number": section.artefact.name.replace("-", " ").capitalize(),
+        "number": heading(section.artefact.name),
         "setting": ", ".join(
             [f"{section.scale} scale", *(f"{name} = {value}" for name, value in section.variant.items())]
         ),
-        "only": f" --only {','.join(f'{name}={value}' for name, value in section.variant.items())}"
-        if section.variant
-        else "",
         "claims": decided(section),
         "own_notes": [note for note in section.notes if note not in section.artefact.departures],
         "figures": shown,
@@ -58,30 +57,48 @@ def view(section: Section) -> dict[str, Any]:
         "tones": {row: stroke.tone.name for row, stroke in strokes(section.table.rows).items()}
         if section.table
         else {},
-        "digits": digits(section.table) if section.table else 2,
-        "best_ours": best(section.table, lambda cell: cell.ours.mean if cell.ours else None),
+        "decimals": {column: decimals(section.table, column) for column in section.table.columns}
+        if section.table
+        else {},
+        "best": best(section.table),
+        "chosen": chosen(section.table),
+        "command": command(section),
+        "has_paper": section.table is not None and any(cell.paper for cell in section.table.cells.values()),
         "run_columns": columns,
         "run_lines": lines,
     }
 
 
-def best(table: Table | None, value: Callable[[Cell], float | None]) -> set[Place]:
-    """The lowest value of each column, where the paper's table marks its best too and there is more than one."""
+def best(table: Table | None) -> set[Place]:
+    """Our lowest value in each column, where the paper's table marks its best too and there is more than one."""
     if table is None or not any(cell.paper and cell.paper.bold for cell in table.cells.values()):
         return set()
     found: set[Place] = set()
     for column in table.columns:
-        values = {place: value(cell) for place, cell in table.cells.items() if cell.column == column}
-        known = {place: each for place, each in values.items() if each is not None}
-        if len(known) > 1:
-            found |= {place for place, each in known.items() if each == min(known.values())}
+        means = {
+            place: cell.ours.mean
+            for place, cell in table.cells.items()
+            if cell.column == column and cell.ours and cell.ours.values
+        }
+        if len(means) > 1:
+            found |= {place for place, mean in means.items() if mean == min(means.values())}
     return found
 
 
-def digits(table: Table) -> int:
-    """The decimals of the paper's numbers: two, or three where it gives them."""
-    numbers = [cell.paper.value for cell in table.cells.values() if cell.paper]
-    return max([2, *(len(str(value).partition(".")[2]) for value in numbers)])
+def decimals(table: Table, column: str) -> int:
+    """As many as the paper gives in a column; without its numbers two, or what a small number of ours needs."""
+    cells = [table.cells[row, column] for row in table.rows]
+    given = [len(str(cell.paper.value).partition(".")[2]) for cell in cells if cell.paper]
+    if given:
+        return min(3, max(2, *given)) if max(given) <= 3 else 2  # more are not the paper's, but computed from them
+    sizes = [abs(cell.ours.mean) for cell in cells if cell.ours and cell.ours.values and cell.ours.mean]
+    return max(2, 2 - math.floor(math.log10(min(sizes)))) if sizes and min(sizes) < 0.1 else 2
+
+
+def chosen(table: Table | None) -> dict[str, str]:
+    """What the search chose for each row, where there was one."""
+    cells = [table.cells[row, table.columns[0]] for row in table.rows] if table else []
+    return {cell.row: words for cell in cells if (words := chosen_text(cell.ours))}
 
 
 def run_table(section: Section) -> tuple[list[str], list[list[str]]]:

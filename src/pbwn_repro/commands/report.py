@@ -1,0 +1,50 @@
+"""`pbwn report`: from run folders to a page, tables and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pbwn_repro.report.model import Section
+
+
+def report(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder that holds the run folders.")] = Path("runs"),
+) -> None:
+    """Make report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG, PDF) from run folders alone.
+
+    Everything goes into the same folder. A damaged run is named and left out, never averaged in.
+    """
+    from pbwn_repro.report.collecting import collect
+    from pbwn_repro.report.writing import write_files
+
+    collected = collect(runs)
+    with Console(stderr=True).status("reading runs ...") as status:
+        files = write_files(collected, tell=lambda doing: status.update(f"making {doing} ..."))
+    console = Console(highlight=False, soft_wrap=True)
+    for section in collected.sections:
+        console.print(summed_up(section), markup=False)
+    for path, reason in collected.left_out.items():
+        console.print(f"left out: {path.relative_to(runs)}: {reason}", markup=False)
+    kinds = Counter(f"{file.parent.name}/*{file.suffix}" for file in files[2:])
+    console.print(
+        "\nWritten:", *(f"  {runs / kind} ({count})" for kind, count in kinds.items()), sep="\n", markup=False
+    )
+    console.print(*(f"  {file}" for file in reversed(files[:2])), sep="\n", markup=False)
+
+
+def summed_up(section: Section) -> str:
+    """What there is of a table or figure, and what it says, in a line."""
+    from pbwn_repro.report.forest import decided
+    from pbwn_repro.report.views import anchor
+
+    made = "measured" if section.measurement else f"{len(section.runs)} runs"
+    missing = f", {section.missing} missing" if section.missing else ""
+    outcomes = Counter(claim.outcome for claim in decided(section))
+    claims = "; ".join(f"{outcome}: {count}" for outcome, count in outcomes.items())
+    return f"{anchor(section)}: {made}{missing}" + (f" (claims: {claims})" if claims else "")
