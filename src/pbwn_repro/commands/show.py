@@ -8,11 +8,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from pbwn_repro.commands.names import ARTEFACTS, completing
+
 _COLOURS = {"holds": "green", "does not hold": "red", "not enough runs": "yellow"}
 
 
 def show(
-    artefact: Annotated[str, typer.Argument(help="The table or figure, such as table-3 or figure-2a.")],
+    artefact: Annotated[
+        str,
+        typer.Argument(
+            metavar="ARTEFACT",
+            help="The table or figure, such as table-3 or figure-2a.",
+            autocompletion=completing(*ARTEFACTS),
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where run folders are kept.")] = Path("runs"),
 ) -> None:
     """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
@@ -46,7 +55,7 @@ def _section(console: Console, section: Any, out: Path) -> None:
     from rich.table import Table
 
     from pbwn_repro.report.markdown import command
-    from pbwn_repro.report.tables import best_settings, ours_text, paper_text
+    from pbwn_repro.report.tables import best_settings, texts
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
@@ -59,9 +68,8 @@ def _section(console: Console, section: Any, out: Path) -> None:
             shown.add_column(column, justify="right")
         for row in section.table.rows:
             cells = [section.table.cells[row, column] for column in section.table.columns]
-            ours = [_compact(ours_text(cell.ours)) for cell in cells]
-            theirs = [f"\n[dim]{_compact(paper_text(cell.paper))}[/dim]" if below else "" for cell in cells]
-            shown.add_row(row, *(map("".join, zip(ours, theirs, strict=True))))
+            pairs = [tuple(map(_compact, texts(cell))) for cell in cells]
+            shown.add_row(row, *(f"{ours}\n[dim]{paper}[/dim]" if below else ours for ours, paper in pairs))
         console.print(shown)
         if chosen := best_settings(section.table):
             console.print(f"Best settings: {'; '.join(chosen)}", highlight=False)

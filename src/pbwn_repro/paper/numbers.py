@@ -14,12 +14,16 @@ _CELL = re.compile(r"(\*\*)?([\d.]+)(?: ± ([\d.]+))?(\*\*)?")
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper: its spread and number of seeds where the paper gives them; whether it is printed bold."""
+    """A number of the paper: its spread and number of seeds where the paper gives them; whether it is printed bold.
+
+    `decimals` is how many the paper prints.
+    """
 
     value: float
     spread: float | None = None
     seeds: int | None = None
     bold: bool = False
+    decimals: int = 2
 
 
 @dataclass(frozen=True)
@@ -85,4 +89,5 @@ def _number(cell: str, seeds: int | None) -> Number:
     if found is None:
         raise ValueError(f"{cell!r} is not a number of a table: write 6.27 ± 0.34 or **6.27 ± 0.34**")
     bold, value, spread, _ = found.groups()
-    return Number(float(value), float(spread) if spread else None, seeds, bold is not None)
+    decimals = len(value.partition(".")[2])
+    return Number(float(value), float(spread) if spread else None, seeds, bold is not None, max(2, decimals))

@@ -15,7 +15,7 @@ _HEADER = (
 )
 
 
-def ours_text(summary: Summary | None) -> str:
+def ours_text(summary: Summary | None, decimals: int = 2) -> str:
     """Ours as in `7.94 ± 0.16 (5)`; a dash where nothing was run."""
     if summary is None:
         return "-"
@@ -23,12 +23,17 @@ def ours_text(summary: Summary | None) -> str:
     if not summary.values:
         return lost
     counted = ", ".join(part for part in (str(summary.count), lost) if part)
-    return f"{_with_spread(summary.mean, summary.deviation)} ({counted})"
+    return f"{_with_spread(summary.mean, summary.deviation, decimals)} ({counted})"
 
 
 def paper_text(number: Number | None) -> str:
     """The paper's as in `7.94 ± 0.16`; a dash where it has none."""
-    return "-" if number is None else _with_spread(number.value, number.spread)
+    return "-" if number is None else _with_spread(number.value, number.spread, number.decimals)
+
+
+def texts(cell: Cell) -> tuple[str, str]:
+    """Ours and the paper's, with as many decimals as the paper prints."""
+    return ours_text(cell.ours, cell.paper.decimals if cell.paper else 2), paper_text(cell.paper)
 
 
 def chosen_text(summary: Summary | None) -> str:
@@ -84,7 +89,7 @@ def latex(table: Table, caption: str) -> str:
     for row in table.rows:
         cells = [table.cells[row, column] for column in table.columns]
         if any(cell.ours for cell in cells):
-            lines.append(_latex_row(_escape(row), [ours_text(cell.ours) for cell in cells]))
+            lines.append(_latex_row(_escape(row), [texts(cell)[0] for cell in cells]))
             if any(cell.paper for cell in cells):
                 lines.append(_latex_row(r"\quad paper", [paper_text(cell.paper) for cell in cells]))
         else:
@@ -93,9 +98,8 @@ def latex(table: Table, caption: str) -> str:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    if cell.paper is None:
-        return ours_text(cell.ours)
-    return f"{ours_text(cell.ours)} · *{paper_text(cell.paper)}*"
+    ours, paper = texts(cell)
+    return f"{ours} · *{paper}*" if cell.paper else ours
 
 
 def _latex_row(title: str, cells: list[str]) -> str:
@@ -106,10 +110,11 @@ def _escape(words: str) -> str:
     return words.replace("%", r"\%").replace("_", r"\_").replace("&", r"\&")
 
 
-def _with_spread(middle: float, spread: float | None) -> str:
-    """Both with the same number of decimals: two or three, or as many as a small number needs."""
+def _with_spread(middle: float, spread: float | None, decimals: int) -> str:
+    """Both with the same number of decimals, or as many as a small number needs."""
     size = abs(middle)
-    decimals = 2 if size >= 0.1 or size == 0 else min(12, 2 - math.floor(math.log10(size)))
+    if 0 < size < 0.1:
+        decimals = max(decimals, min(12, 2 - math.floor(math.log10(size))))
     return f"{middle:.{decimals}f}" + ("" if spread is None else f" ± {spread:.{decimals}f}")
 
 

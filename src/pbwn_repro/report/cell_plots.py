@@ -1,0 +1,77 @@
+"""Which curves a section shows: those of the best settings, what searches gave, and what the paper found best."""
+
+from __future__ import annotations
+
+from pbwn_repro.paper import BestSetting, claims_on
+from pbwn_repro.report.cells import Cells
+from pbwn_repro.report.choosing import choose
+from pbwn_repro.report.layout import row_title
+from pbwn_repro.report.matching import Labelled
+from pbwn_repro.report.model import Plot
+from pbwn_repro.report.reading import Record
+from pbwn_repro.report.series import SETTINGS, Time, plots, search_plot
+
+
+def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
+    """All plots of a section; the names of their files begin with the prefix."""
+    # Figure 2 counts iterations, as the paper does.
+    time: Time = "iteration" if cells.protocol.artefact.name.startswith("figure-2") else "epoch"
+    found: list[Plot] = []
+    places = dict.fromkeys(column.value for column in cells.layout.columns)
+    for value in places:
+        place = "" if len(places) == 1 else _place(cells, value)
+        chosen = {key: cells.chosen[key, value] for key in _names(cells) if (key, value) in cells.chosen}
+        rows = [(_names(cells)[key], [run.record for run in best.runs]) for key, best in chosen.items()]
+        found += plots(prefix, place, rows, time)
+        found += _search(cells, prefix, place, value)
+    return (*found, *_at_the_papers_best(cells, prefix, time))
+
+
+def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
+    """What each setting gave, where one thing was searched."""
+    if len(cells.searched) != 1:
+        return []
+    [axis] = cells.searched
+    rows = []
+    for key, name in _names(cells).items():
+        done = _done(cells.runs.get((key, value), []))
+        points = []
+        for setting in axis.values:
+            best = choose([run for run in done if run.labels[axis.name] == setting], (), cells.measure)
+            points += [(float(setting), best.summary(cells.measure).mean)] if best else []
+        rows.append((name, points))
+    label = cells.layout.unit if cells.layout.paper else cells.layout.columns[0].title
+    found = search_plot(prefix, place, axis.name, rows, label)
+    return [found] if found else []
+
+
+def _at_the_papers_best(cells: Cells, prefix: str, time: Time) -> list[Plot]:
+    """The training loss at the setting that the paper found best, where it is not the best of ours."""
+    found: list[Plot] = []
+    for claim in claims_on(cells.protocol.artefact.name):
+        criterion = claim.criterion
+        if not isinstance(criterion, BestSetting):
+            continue
+        name, value = criterion.name, criterion.value
+        if all(best.setting.get(name) == value for best in cells.chosen.values()):
+            continue
+        rows: list[tuple[str, list[Record]]] = []
+        for key, title in _names(cells).items():
+            runs = [run for run in _done(cells.runs.get((key, ""), [])) if run.labels[name] == value]
+            rows.append((title, [run.record for run in runs]))
+        found += plots(prefix, f"at the paper's {SETTINGS.get(name, name)} {value:g}", rows, time)[:1]
+    return found
+
+
+def _names(cells: Cells) -> dict[str, str]:
+    """What curves are called: by the method or the interval, also where the paper's table has another word."""
+    [axis] = cells.protocol.with_role("row")
+    return {str(value): row_title(axis, value) for value in axis.values}
+
+
+def _place(cells: Cells, value: str) -> str:
+    return next(column.title for column in cells.layout.columns if column.value == value).partition(",")[0]
+
+
+def _done(runs: list[Labelled]) -> list[Labelled]:
+    return [run for run in runs if run.record.state == "done"]

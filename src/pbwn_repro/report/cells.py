@@ -1,0 +1,65 @@
+"""The runs of a section by the cells that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pbwn_repro.paper import Column
+from pbwn_repro.report.choosing import Chosen, choose
+from pbwn_repro.report.layout import Layout, layout
+from pbwn_repro.report.matching import Labelled, Protocol
+from pbwn_repro.report.measures import MEASURES, SEARCHED_BY
+from pbwn_repro.report.model import Cell, Table
+from pbwn_repro.report.verdicts import Search
+
+Place = tuple[str, str]  # the key of a row, the value of a column
+
+
+class Cells:
+    """All runs, and those of the best setting, by the key of a row and the value of a column."""
+
+    def __init__(self, protocol: Protocol, runs: Sequence[Labelled]) -> None:
+        """Choose the best setting of each cell."""
+        self.protocol = protocol
+        self.layout: Layout = layout(protocol)
+        self.searched = protocol.with_role("searched")
+        self.measure = MEASURES[SEARCHED_BY[protocol.artefact.value]]
+        [row], columns = protocol.with_role("row"), protocol.with_role("column")
+        self.runs: dict[Place, list[Labelled]] = {}
+        for run in runs:
+            place = (str(run.labels[row.name]), str(run.labels[columns[0].name]) if columns else "")
+            self.runs.setdefault(place, []).append(run)
+        best = {place: choose(found, self.searched, self.measure) for place, found in self.runs.items()}
+        self.chosen: dict[Place, Chosen] = {place: found for place, found in best.items() if found is not None}
+
+    def values(self, row: str, column: Column) -> dict[int, float]:
+        """What the runs of a cell gave, by seed."""
+        chosen = self.chosen.get((row, column.value))
+        return chosen.values(MEASURES[column.measure]) if chosen else {}
+
+    def diverged(self, row: str, column: Column) -> int:
+        """How many runs of a cell's setting diverged."""
+        chosen = self.chosen.get((row, column.value))
+        return chosen.diverged if chosen else 0
+
+    def search(self, row: str, column: Column, name: str) -> Search | None:
+        """What the search in a cell found."""
+        place = (row, column.value)
+        if place not in self.chosen:
+            return None
+        [axis] = [axis for axis in self.searched if axis.name == name]
+        done = {run.labels[name] for run in self.runs[place] if run.record.state != "unfinished"}
+        tried, left = (tuple(v for v in axis.values if (v in done) == wanted) for wanted in (True, False))
+        return Search(self.chosen[place].setting[name], tried, left)
+
+    def table(self) -> Table:
+        """Ours beside the paper's."""
+        cells = {}
+        for row in self.layout.rows:
+            for column in self.layout.columns:
+                chosen = self.chosen.get((row.key, column.value))
+                ours = chosen.summary(MEASURES[column.measure]) if chosen else None
+                number = self.layout.number(row, column)
+                cells[row.title, column.title] = Cell(row.title, column.title, ours, number)
+        rows, columns = (tuple(each.title for each in side) for side in (self.layout.rows, self.layout.columns))
+        return Table(rows, columns, cells, self.layout.unit)
