@@ -132,10 +132,11 @@ class Wrapper:
         return getattr(self.optimizer, name)
 
 
-def test_a_wrapper_of_a_wrapper_is_looked_through(accelerator):
+@pytest.mark.parametrize("inner", ["bare", "prepared"])
+def test_a_wrapper_of_a_wrapper_is_looked_through(accelerator, inner):
     model, optimizer = build()
-    wrapped = Wrapper(accelerator.prepare(Wrapper(optimizer).optimizer))
-    projection = pbwn.attach(model, [wrapped])
+    wrapped = Wrapper(Wrapper(accelerator.prepare(optimizer) if inner == "prepared" else optimizer))
+    projection = pbwn.attach(model, wrapped)
     assert len(optimizer._optimizer_step_post_hooks) == 1
     del wrapped
     assert projection.check().ok  # the hooks are on the optimizer itself, and stay
