@@ -1,0 +1,76 @@
+"""Run folders written by hand, as a finished run would have left them, in no time."""
+
+import json
+
+from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.config import read_config
+from pbwn_repro.runs.folder import RunFolder, to_json
+from pbwn_repro.runs.resolution import complete
+
+STEPS_PER_EPOCH = 20
+ENVIRONMENT = {
+    "data": {"name": "mnist", "sha256": "0" * 64, "origin": "a drawer"},
+    "device": "cpu",
+    "packages": {"torch": "2.13.0"},
+    "processor": "An abacus",
+    "threads": 1,
+}
+
+
+def config_of(plan, *, data=None):
+    """The configuration of a planned run, on data that nobody has to load."""
+    fields, _ = complete(plan.wishes)
+    fields["data"] |= {"digest": "0" * 64, **({"name": data} if data else {})}
+    return read_config(fields)
+
+
+def plans(artefact, scale="paper", *, seeds=1, **labels):
+    """The planned runs with these labels, such as method='pbwn'."""
+    only = {name: [str(value)] for name, value in labels.items()}
+    return ARTEFACTS[artefact].plans(scale, seeds=seeds, only=only)
+
+
+def write_run(root, plan, *, errors=(5.0, 3.0), losses=(2.0, 1.0), top5=None, data=None, state="done"):
+    """Write the folder of a run whose test error and training loss go through these values, evenly spread.
+
+    Each is the value at the end of its share of the epochs. `state` may be done, unfinished or diverged.
+    """
+    config = config_of(plan, data=data)
+    folder = RunFolder.of(config, root, plan.artefact, plan.scale)
+    folder.path.mkdir(parents=True)
+    folder.config.write_bytes(to_json(config.model_dump(mode="json")))
+    folder.environment.write_bytes(to_json(ENVIRONMENT))
+    steps = config.steps or config.epochs * STEPS_PER_EPOCH
+    lines, evaluations = [], []
+    every = config.evaluate_every or STEPS_PER_EPOCH
+    for step in range(1, steps + 1):
+        if step % config.log_every == 0 or step == steps:
+            lines.append({"step": step, "loss": _at(losses, step, steps)})
+        if step % every == 0 or step == steps:
+            line = {"step": step, "epoch": step / STEPS_PER_EPOCH, "test_error": _at(errors, step, steps)}
+            line |= {"test_top5_error": _at(top5, step, steps)} if top5 else {}
+            line |= {"test_loss": 1.0, "weight_norms": [0.5, 0.8, 1.0, 1.1, 2.0]}
+            line |= {} if config.method in ("normal", "wn") else {"deviation": 1e-7}
+            lines.append(line)
+            evaluations.append(line)
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if state == "diverged":
+        (folder.path / "diverged.json").write_bytes(to_json({"step": 7, "message": "the loss is nan"}))
+    if state == "done":
+        folder.result.write_bytes(to_json(_result(config, evaluations, steps)))
+    return folder.path
+
+
+def _result(config, evaluations, steps):
+    best = min(evaluations, key=lambda line: line["test_error"])
+    return {
+        **{"run": config.hash, "steps": steps, "skipped_steps": 0, "parameters": 10, "constrained_weights": 2},
+        **{"test_error": evaluations[-1]["test_error"], "test_error_exported": evaluations[-1]["test_error"]},
+        **{"best_test_error": best["test_error"], "best_step": best["step"]},
+        **{"test_top5_error": evaluations[-1].get("test_top5_error")},
+        **{"deviation": None, "deviation_exported": None},
+    }
+
+
+def _at(values, step, steps):
+    return values[min(len(values) - 1, (step - 1) * len(values) // steps)]

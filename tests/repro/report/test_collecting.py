@@ -1,0 +1,192 @@
+"""Run folders become cells, whatever order they are found in, and never across scales or settings."""
+
+import math
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.report.collecting import collect
+from repro.report.folders import plans, write_run
+
+
+def section(report, artefact, scale="paper", **variant):
+    [found] = [
+        each
+        for each in report.sections
+        if (each.artefact.name, each.scale, dict(each.variant)) == (artefact, scale, variant)
+    ]
+    return found
+
+
+def cell(report, artefact, row, column, scale="paper", **variant):
+    return section(report, artefact, scale, **variant).table.cells[row, column]
+
+
+def write_seeds(root, artefact, errors, scale="paper", **labels):
+    for plan, error in zip(plans(artefact, scale, seeds=len(errors), **labels), errors, strict=True):
+        write_run(root, plan, errors=(50.0, error))
+
+
+def test_a_cell_is_the_mean_over_seeds_beside_the_papers(tmp_path):
+    write_seeds(tmp_path, "table-3", [8.0, 8.5, 8.1], method="pbwn", depth=20, init="paper")
+    found = cell(collect(tmp_path), "table-3", "PBWN", "Res-20")
+    assert found.ours.values == (8.0, 8.5, 8.1)
+    assert found.ours.mean == pytest.approx(8.2)
+    assert found.ours.deviation == pytest.approx(0.26457, abs=1e-5)
+    assert (found.paper.value, found.paper.spread, found.paper.seeds) == (8.08, 0.07, 5)
+
+
+def test_a_single_run_has_no_deviation_and_other_cells_are_the_papers_alone(tmp_path):
+    write_seeds(tmp_path, "table-3", [8.0], method="pbwn", depth=20, init="paper")
+    report = collect(tmp_path)
+    assert cell(report, "table-3", "PBWN", "Res-20").ours.deviation is None
+    empty = cell(report, "table-3", "BaseLine*", "Res-110")
+    assert (empty.ours, empty.paper.value) == (None, 6.61)
+    assert section(report, "table-3").missing == 5 * 5 * 5 - 1
+
+
+def test_scales_are_never_mixed(tmp_path):
+    write_seeds(tmp_path, "table-3", [8.0, 8.2], method="pbwn", depth=20, init="paper")
+    write_seeds(tmp_path, "table-3", [12.0], "short", method="pbwn", depth=20, init="paper")
+    report = collect(tmp_path)
+    assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0, 8.2)
+    assert cell(report, "table-3", "PBWN", "Res-20", "short").ours.values == (12.0,)
+    assert [each.scale for each in report.sections] == ["paper", "short"]
+
+
+def test_a_variant_is_a_section_of_its_own(tmp_path):
+    write_seeds(tmp_path, "table-3", [8.0], method="pbwn", depth=20, init="paper")
+    write_seeds(tmp_path, "table-3", [9.0], method="pbwn", depth=20, init="authors")
+    report = collect(tmp_path)
+    assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0,)
+    assert cell(report, "table-3", "PBWN", "Res-20", init="authors").ours.values == (9.0,)
+    assert len({plot.name for each in report.sections for plot in each.plots}) == 8
+
+
+def test_jpeg_copies_count_as_the_pictures_and_a_note_says_so(tmp_path):
+    [plan] = plans("table-3", method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, plan, data="cifar10-jpeg")
+    found = section(collect(tmp_path), "table-3")
+    assert len(found.runs) == 1
+    assert any("JPEG copies" in note for note in found.notes)
+    assert any("An abacus" in note for note in found.notes)
+
+
+def test_the_best_rate_is_chosen_on_the_seeds_that_all_rates_have_and_shown_with_all_of_its_own(tmp_path):
+    for plan in plans("figure-2a", method="pbwn", sizes="paper"):
+        write_run(tmp_path, plan, losses=(2.0, {0.3: 0.1, 1.0: 0.2}.get(plan.labels["lr"], 0.9)))
+    for seed, plan in enumerate(plans("figure-2a", seeds=4, method="pbwn", sizes="paper", lr=0.3)[1:], start=2):
+        write_run(tmp_path, plan, losses=(2.0, seed * 1.0))  # worse than the other rates on their one seed
+    ours = cell(collect(tmp_path), "figure-2a", "PBWN", "training loss, last epoch").ours
+    assert ours.chosen == {"lr": 0.3}
+    assert ours.values == pytest.approx((0.1, 2.0, 3.0, 4.0))
+
+
+def test_a_figures_curves_show_the_best_setting_with_a_band_over_seeds(tmp_path):
+    for plan in plans("figure-2a", seeds=2, method="pbwn", sizes="paper", lr=0.3):
+        write_run(tmp_path, plan, losses=(2.0, plan.labels["seed"]))
+    [plot] = [p for p in section(collect(tmp_path), "figure-2a").plots if p.name == "figure-2a-paper-training-loss"]
+    [curve] = plot.curves
+    assert (plot.x_label, curve.name, curve.count) == ("iteration", "PBWN", 2)
+    assert (curve.x[0], curve.x[-1]) == (10, 400)
+    assert (curve.mean[0], curve.low[0], curve.high[0]) == (2.0, 2.0, 2.0)
+    assert curve.mean[-1] == 1.5
+    assert curve.high[-1] == pytest.approx(1.5 + math.sqrt(0.5))
+
+
+def test_a_figure_uses_the_runs_that_another_artefact_keeps(tmp_path):
+    for plan in plans("table-1", method="pbwn", data="cifar100", init="paper"):
+        write_run(tmp_path, plan)
+    report = collect(tmp_path)
+    assert [each.artefact.name for each in report.sections] == ["figure-3b", "table-1"]
+    assert len(section(report, "figure-3b").runs) == 1
+    assert section(report, "figure-3b").plots[0].x_label == "epoch"
+
+
+def test_table_7_shows_the_best_epoch_with_the_top_5_error_of_that_same_epoch(tmp_path):
+    [plan] = plans("table-7", method="normal", network="imagenet-resnet-34", lr=0.1)
+    write_run(tmp_path, plan, errors=(40.0, 28.0, 29.0), top5=(20.0, 9.5, 9.0))
+    report = collect(tmp_path)
+    assert cell(report, "table-7", "Normal", "Residual, top-1").ours.values == (28.0,)
+    assert cell(report, "table-7", "Normal", "Residual, top-5").ours.values == (9.5,)
+
+
+def test_a_run_that_diverged_is_counted_and_never_averaged_in(tmp_path):
+    first, second, third = plans("table-3", seeds=3, method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, first, errors=(8.0,))
+    write_run(tmp_path, second, state="diverged")
+    write_run(tmp_path, third, state="unfinished")
+    report = collect(tmp_path)
+    ours = cell(report, "table-3", "PBWN", "Res-20").ours
+    assert (ours.values, ours.diverged) == ((8.0,), 1)
+    assert [len(section(report, "table-3").diverged), len(section(report, "table-3").unfinished)] == [1, 1]
+    assert not report.left_out
+
+
+def test_a_rate_at_which_runs_diverged_is_not_the_best(tmp_path):
+    for plan in plans("figure-2a", method="normal", sizes="paper"):
+        diverges = plan.labels["lr"] == 1.0
+        write_run(tmp_path, plan, losses=(plan.labels["lr"],), state="diverged" if diverges else "done")
+    ours = cell(collect(tmp_path), "figure-2a", "Normal", "test error (%)").ours
+    assert (ours.chosen, ours.diverged) == ({"lr": 0.01}, 0)
+
+
+def test_where_every_run_diverged_there_is_no_mean(tmp_path):
+    [plan] = plans("table-3", method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, plan, state="diverged")
+    ours = cell(collect(tmp_path), "table-3", "PBWN", "Res-20").ours
+    assert (ours.count, ours.diverged) == (0, 1)
+    assert math.isnan(ours.mean)
+
+
+def test_a_run_of_another_protocol_is_left_out_and_named(tmp_path):
+    [plan] = plans("table-3", "short", method="pbwn", depth=20, init="paper")
+    path = write_run(tmp_path, plan)
+    wrong = tmp_path / "table-3" / "paper" / path.name
+    wrong.parent.mkdir(parents=True)
+    shutil.move(path, wrong)
+    report = collect(tmp_path)
+    assert report.sections == ()
+    assert report.left_out == {wrong: "another protocol: no run of table-3 at scale paper has this configuration"}
+
+
+def test_a_folder_that_is_not_there_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(ValueError, match="is no folder"):
+        collect(tmp_path / "nowhere")
+
+
+def test_an_empty_folder_is_an_empty_report(tmp_path):
+    report = collect(tmp_path)
+    assert (report.sections, report.left_out) == ((), {})
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(6)))
+def test_the_order_in_which_runs_were_written_changes_nothing(tmp_path_factory, order):
+    root = tmp_path_factory.mktemp("runs")
+    wanted = [
+        *plans("table-3", seeds=3, method="pbwn", depth=20, init="paper"),
+        *plans("table-3", seeds=3, method="normal", depth=20, init="paper"),
+    ]
+    for number in order:
+        write_run(root, wanted[number], errors=(9.0, 8.0 + number / 10))
+    found = collect(root)
+    assert [run.labels["seed"] for run in found.sections[0].runs] == [1, 2, 3, 1, 2, 3]
+    assert cell(found, "table-3", "BaseLine", "Res-20").ours.values == (8.3, 8.4, 8.5)
+    assert cell(found, "table-3", "PBWN", "Res-20").ours.values == (8.0, 8.1, 8.2)
+
+
+@pytest.mark.parametrize("artefact", [name for name, each in ARTEFACTS.items() if hasattr(each, "axes")])
+def test_every_planned_run_finds_its_own_cell(tmp_path, artefact):
+    wanted = plans(artefact, "smoke")
+    for plan in wanted:
+        write_run(tmp_path, plan)
+    found = section(collect(tmp_path), artefact, "smoke")
+    assert len(found.runs) == len(wanted)
+    assert [{**run.labels} for run in found.runs] == [{**plan.labels} for plan in wanted]
+    filled = [each for each in found.table.cells.values() if each.ours]
+    rows = {plan.labels[next(iter(plan.labels))] for plan in wanted}
+    assert len({each.row for each in filled}) == len(rows)
