@@ -1,0 +1,158 @@
+"""Verdicts say what the runs say, and no more."""
+
+import pytest
+
+from pbwn_repro.paper import Alike, Better, Higher, NotWorse
+from pbwn_repro.report.collecting import collect
+from pbwn_repro.report.comparing import compare, decide
+from pbwn_repro.report.statistics import Interval
+from repro.report.folders import plans, write_run
+
+BETTER = Better(("pbwn",), ("normal",))
+ALIKE = Alike(("pbwn", "pbwn-riem"), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "interval", "counts", "outcome"),
+    [
+        (BETTER, Interval(-0.5, -0.8, -0.2), (2, 2), "holds"),
+        (BETTER, Interval(-0.5, -1.2, 0.2), (3, 3), "does not hold"),
+        (BETTER, Interval(-0.5, -1.2, 0.2), (2, 5), "not enough runs"),
+        (BETTER, Interval(0.5, 0.2, 0.8), (2, 2), "does not hold"),
+        (Higher(("50",), ("1",)), Interval(0.5, 0.2, 0.8), (3, 3), "holds"),
+        (Higher(("50",), ("1",)), Interval(-0.5, -0.8, -0.2), (3, 3), "does not hold"),
+        (ALIKE, Interval(0.1, -0.2, 0.4), (3, 3), "holds"),
+        (ALIKE, Interval(0.3, 0.1, 0.45), (5, 5), "holds"),
+        (ALIKE, Interval(0.4, 0.1, 0.7), (5, 5), "does not hold"),
+        (ALIKE, Interval(0.1, -0.7, 0.9), (5, 5), "not enough runs"),
+        (Alike(("a", "b"), 0.1, relative=True), Interval(0.1, -0.2, 0.4), (3, 3), "holds"),
+        (NotWorse(("a",), ("b",), 0.5), Interval(-3.0, -9.0, 0.4), (3, 3), "holds"),
+        (NotWorse(("a",), ("b",), 0.5), Interval(1.0, 0.6, 1.4), (3, 3), "does not hold"),
+        (NotWorse(("a",), ("b",), 0.5), Interval(0.4, -0.1, 0.9), (3, 3), "not enough runs"),
+    ],
+)
+def test_an_interval_decides(criterion, interval, counts, outcome):
+    assert decide(criterion, interval, counts, level=5.0) == outcome
+
+
+def test_pairs_are_compared_by_seed_where_both_have_it():
+    ours, theirs = {1: 1.0, 2: 5.0, 3: 9.0}, {1: 1.1, 2: 5.1, 3: 9.1, 4: 100.0}
+    compared = compare(ours, theirs, "paired")
+    assert compared.counts == (3, 3)
+    assert compared.interval.high < 0
+    assert compare(ours, theirs, "welch").interval.contains_zero
+
+
+def test_few_runs_are_not_resampled():
+    few, many = {seed: float(seed) for seed in range(3)}, {seed: float(seed) for seed in range(8)}
+    assert compare(few, many, "bootstrap").kind == "Welch's test"
+    assert compare(many, many, "bootstrap").kind == "bootstrap"
+    assert compare({1: 1.0}, many, "bootstrap").interval is None
+
+
+def write(root, artefact, errors, **labels):
+    for plan, error in zip(plans(artefact, seeds=len(errors), **labels), errors, strict=True):
+        write_run(root, plan, errors=(50.0, error))
+
+
+def verdict(root, name, row="PBWN", against="BaseLine", column="Res-20"):
+    report = collect(root)
+    [found] = [
+        each
+        for section in report.sections
+        for each in section.verdicts
+        if (each.claim.name, each.row, each.against, each.column) == (name, row, against, column)
+    ]
+    return found
+
+
+def table_3(root, pbwn, normal, depth=20):
+    write(root, "table-3", pbwn, method="pbwn", depth=depth, init="paper")
+    write(root, "table-3", normal, method="normal", depth=depth, init="paper")
+
+
+def test_a_clear_difference_holds_with_its_interval_runs_and_the_papers(tmp_path):
+    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
+    found = verdict(tmp_path, "table-3-better")
+    assert found.outcome == "holds"
+    assert found.difference == pytest.approx(-1.0)
+    assert found.low < -1.0 < found.high < 0
+    assert found.counts == (3, 3)
+    assert found.sentence == (
+        "The test error of PBWN is 1.00 points lower than that of BaseLine at Res-20 (95 % interval -1.23 to -0.77; "
+        "Welch's test, 3 runs each)."
+    )
+    assert found.paper.difference == pytest.approx(8.08 - 7.94)
+    assert found.paper.contains_zero
+
+
+def test_no_difference_in_three_runs_each_does_not_hold_and_says_so(tmp_path):
+    table_3(tmp_path, [7.0, 8.1, 9.2], [8.0, 7.1, 9.3])
+    found = verdict(tmp_path, "table-3-better")
+    assert found.outcome == "does not hold"
+    assert found.sentence.startswith("No difference seen: ")
+
+
+def test_a_single_run_each_is_not_enough_however_far_apart(tmp_path):
+    table_3(tmp_path, [1.0], [90.0])
+    found = verdict(tmp_path, "table-3-better")
+    assert (found.outcome, found.difference, found.low) == ("not enough runs", -89.0, None)
+    assert "one run each" in found.sentence
+
+
+def test_one_side_without_runs_is_not_enough(tmp_path):
+    write(tmp_path, "table-3", [7.0, 7.1], method="pbwn", depth=20, init="paper")
+    assert verdict(tmp_path, "table-3-better").outcome == "not enough runs"
+
+
+def test_runs_that_diverged_stand_in_the_sentence(tmp_path):
+    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
+    *_, plan = plans("table-3", seeds=4, method="normal", depth=20, init="paper")
+    write_run(tmp_path, plan, state="diverged")
+    assert verdict(tmp_path, "table-3-better").sentence.endswith("Diverged and not in it: 1 more.")
+
+
+def test_the_gain_is_compared_between_the_shallowest_and_the_deepest(tmp_path):
+    table_3(tmp_path, [7.0, 7.1, 7.2], [7.1, 7.2, 7.3], depth=20)
+    table_3(tmp_path, [6.0, 6.1, 6.2], [7.0, 7.1, 7.2], depth=110)
+    found = verdict(tmp_path, "table-3-grows", column="Res-20 to Res-110")
+    assert (found.outcome, found.difference) == ("holds", pytest.approx(0.9))
+    assert found.paper.difference == pytest.approx((7.09 - 6.27) - (7.94 - 8.08))
+
+
+def test_one_depth_alone_says_nothing_about_growth(tmp_path):
+    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
+    assert verdict(tmp_path, "table-3-grows", column="").outcome == "not enough runs"
+
+
+def test_most_columns_decide_which_variant_is_mostly_best(tmp_path):
+    for depth in (20, 32, 44):
+        for method, error in (("pbwn-riem", 7.0), ("pbwn", 7.1), ("pbwn-epoch", 6.9 if depth < 44 else 9.0)):
+            write(tmp_path, "table-3", [error], method=method, depth=depth, init="paper")
+    found = verdict(tmp_path, "table-3-epoch", "PBWN-Epoch", "", "")
+    assert (found.outcome, found.sentence) == ("holds", "PBWN-Epoch has the lowest mean in 2 of 3 columns.")
+
+
+def test_a_best_rate_is_found_only_when_all_were_tried(tmp_path):
+    wanted = plans("figure-2a", method="pbwn", sizes="paper")
+    for plan in wanted[:-1]:
+        write_run(tmp_path, plan, losses=(2.0, abs(plan.labels["lr"] - 0.3)))
+    assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "not enough runs"
+    write_run(tmp_path, wanted[-1])
+    assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "holds"
+
+
+def test_a_large_interval_jumps_early(tmp_path):
+    for interval, losses in ((1, (2.0, 1.0)), (100, (1.0, 2.0, *[0.5] * 38))):
+        for plan in plans("figure-2b", seeds=3, interval=interval, sizes="paper"):
+            write_run(tmp_path, plan, losses=losses)
+    found = verdict(tmp_path, "figure-2b-jumps", "T = 100", "T = 1", "")
+    assert (found.outcome, found.difference) == ("holds", 1.0)
+
+
+def test_each_claim_of_a_section_has_a_verdict(tmp_path):
+    write(tmp_path, "table-3", [7.0], method="wn", depth=20, init="paper")
+    [section] = collect(tmp_path).sections
+    assert {each.claim.name for each in section.verdicts} == {
+        *("table-3-better", "table-3-grows", "table-3-alike", "table-3-epoch")
+    }
