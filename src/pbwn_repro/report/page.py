@@ -18,6 +18,7 @@ from pbwn_repro.report.inline import inline
 from pbwn_repro.report.markdown import command, heading
 from pbwn_repro.report.model import Outcome, Report
 from pbwn_repro.report.palette import tones
+from pbwn_repro.report.tables import texts
 from pbwn_repro.report.views import view
 
 CITATION = """@article{huang2017projection,
@@ -101,7 +102,7 @@ def _templates() -> Environment:
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
         "signed": lambda value: f"{value:+.3g}".replace("-", MINUS),
         "slug": lambda text: text.replace(" ", "-"),
-        "value": lambda value, digits: f"{value:.{digits}f}".replace("-", MINUS),
+        "texts": texts,
     }
     return templates
 

@@ -51,7 +51,7 @@ INTERVALS: Mapping[int, Stroke] = {
     10: Stroke(Tone("interval-10", "#7b3fae", "#c298f5"), (0, (5, 1.4))),
     20: Stroke(Tone("interval-20", "#b32d78", "#f08cc0"), (0, (3, 1.2))),
     50: Stroke(Tone("interval-50", "#c9422b", "#ff9479"), (0, (5, 1.4, 1.2, 1.4))),
-    100: Stroke(Tone("interval-100", "#a87400", "#e6b84d"), (0, (1.2, 1.0)), 2.0),
+    100: Stroke(Tone("interval-100", "#916400", "#e6b84d"), (0, (1.2, 1.0)), 2.0),
 }
 OTHERS: Sequence[Stroke] = (
     Stroke(Tone("other-1", "#1b6fa8", "#76b7ea")),
@@ -75,8 +75,8 @@ LEVELS: Sequence[Tone] = tuple(
 
 def strokes(names: Sequence[str]) -> dict[str, Stroke]:
     """A stroke for each name: the method's own, that of its interval, or one of the others in their order."""
-    others = [name for name in names if _known(name) is None]
-    return {name: _known(name) or OTHERS[others.index(name) % len(OTHERS)] for name in names}
+    others = [name for name in names if own_stroke(name) is None]
+    return {name: own_stroke(name) or OTHERS[others.index(name) % len(OTHERS)] for name in names}
 
 
 def tones() -> list[Tone]:
@@ -86,7 +86,8 @@ def tones() -> list[Tone]:
     return list({tone.name: tone for tone in found}.values())
 
 
-def _known(name: str) -> Stroke | None:
+def own_stroke(name: str) -> Stroke | None:
+    """The stroke of a method or of an interval, by any title that a table gives it; None for all others."""
     title = _own_titles().get(name, name)
     if title in METHODS:
         return METHODS[title]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from pbwn_repro.report.curves import of_plot
@@ -11,7 +10,7 @@ from pbwn_repro.report.drawing import Drawing
 from pbwn_repro.report.forest import decided
 from pbwn_repro.report.markdown import command, heading
 from pbwn_repro.report.model import Section, Table
-from pbwn_repro.report.palette import strokes
+from pbwn_repro.report.palette import own_stroke
 from pbwn_repro.report.surfaces import of_surfaces
 from pbwn_repro.report.tables import chosen_text
 
@@ -43,6 +42,7 @@ def view(section: Section) -> dict[str, Any]:
     """A section as its template reads it."""
     shown, inside = drawings(section)
     columns, lines = run_table(section)
+    rows = section.table.rows if section.table else ()
     return {
         **vars(section),
         "anchor": anchor(section),
@@ -54,12 +54,7 @@ def view(section: Section) -> dict[str, Any]:
         "own_notes": [note for note in section.notes if note not in section.artefact.departures],
         "figures": shown,
         "inside": inside,
-        "tones": {row: stroke.tone.name for row, stroke in strokes(section.table.rows).items()}
-        if section.table
-        else {},
-        "decimals": {column: decimals(section.table, column) for column in section.table.columns}
-        if section.table
-        else {},
+        "tones": {row: stroke.tone.name for row in rows if (stroke := own_stroke(row))},
         "best": best(section.table),
         "chosen": chosen(section.table),
         "command": command(section),
@@ -83,16 +78,6 @@ def best(table: Table | None) -> set[Place]:
         if len(means) > 1:
             found |= {place for place, mean in means.items() if mean == min(means.values())}
     return found
-
-
-def decimals(table: Table, column: str) -> int:
-    """As many as the paper gives in a column; without its numbers two, or what a small number of ours needs."""
-    cells = [table.cells[row, column] for row in table.rows]
-    given = [len(str(cell.paper.value).partition(".")[2]) for cell in cells if cell.paper]
-    if given:
-        return min(3, max(2, *given)) if max(given) <= 3 else 2  # more are not the paper's, but computed from them
-    sizes = [abs(cell.ours.mean) for cell in cells if cell.ours and cell.ours.values and cell.ours.mean]
-    return max(2, 2 - math.floor(math.log10(min(sizes)))) if sizes and min(sizes) < 0.1 else 2
 
 
 def chosen(table: Table | None) -> dict[str, str]:

@@ -1,0 +1,196 @@
+"""The page, its figures and files, made from a report by hand."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+from pbwn_repro.cli import app
+from pbwn_repro.exit_codes import USAGE, exit_code
+from pbwn_repro.report.curves import of_plot, spread
+from pbwn_repro.report.forest import Decided, forest
+from pbwn_repro.report.inline import inline
+from pbwn_repro.report.model import Curve, Plot
+from pbwn_repro.report.palette import METHODS, strokes, tones
+from pbwn_repro.report.tables import texts
+from pbwn_repro.report.views import best
+from pbwn_repro.report.writing import write_files
+from repro.report.made import curves, rendered, report, table_of, verdicts
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, the text of table cells, and whether all that opens is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open, self.cells = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self.open:
+            self.cells[-1] += data
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return report()
+
+
+@pytest.fixture(scope="module")
+def text():
+    return rendered()
+
+
+@pytest.fixture(scope="module")
+def elements(text):
+    return Elements(text)
+
+
+def test_every_element_is_closed(elements):
+    assert elements.open == []
+
+
+def test_the_page_asks_for_nothing_but_itself(elements):
+    for tag, attributes in elements.found:
+        assert tag not in ("script", "iframe", "img", "object")
+        places = [attributes[name] for name in ("src", "href", "xlink:href") if name in attributes]
+        assert all(place.startswith(("#", "data:")) for place in places), (tag, places)
+    assert "url(http" not in "".join(value or "" for _, attributes in elements.found for value in attributes.values())
+
+
+def test_names_of_elements_are_unique_and_links_lead_somewhere(elements):
+    names = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert len(names) == len(set(names))
+    links = [attributes.get("href") or attributes.get("xlink:href") for _, attributes in elements.found]
+    assert {link[1:] for link in links if link and link.startswith("#")} <= set(names)
+
+
+def test_every_cell_of_every_table_is_in_the_page(whole, elements):
+    shown = [" ".join(cell.split()) for cell in elements.cells]
+    for section in whole.sections:
+        for cell in section.table.cells.values() if section.table else ():
+            ours, theirs = texts(cell)
+            seeds = f" ({cell.paper.seeds})" if cell.paper.seeds else ""
+            assert f"{ours} {theirs}{seeds}" in shown
+
+
+def test_every_claim_and_what_was_found_is_in_the_page(whole, text):
+    for section in whole.sections:
+        for verdict in section.verdicts:
+            assert text.count(verdict.sentence.replace("'", "&#39;")) >= 1
+
+
+def test_what_run_folders_hold_cannot_become_part_of_the_page(text):
+    assert "marked &lt;so&gt;" in text
+    assert "A &lt;fast&gt; one" in text
+    assert "lacks &lt;test_error&gt;" in text
+    assert "<so>" not in text
+
+
+def test_every_figure_is_described_and_drawn_for_desk_and_phone(whole, elements):
+    drawn = [attributes["aria-label"] for tag, attributes in elements.found if tag == "svg" and "role" in attributes]
+    assert len(drawn) == 2 * len(set(drawn))
+    assert all(len(words) > 30 for words in drawn)
+
+
+def test_colours_in_the_page_follow_its_theme():
+    drawing = inline(of_plot(curves("a-plot", ("Normal", "PBWN"))), narrow=False)
+    assert "var(--pbwn)" in drawing
+    assert not [tone for tone in tones() if tone.light in drawing]
+
+
+def test_numbers_at_the_axes_keep_all_their_digits():
+    drawing = inline(of_plot(curves("a-plot", ("Normal", "PBWN"))), narrow=False)
+    assert ">0.01<" in drawing
+    assert not re.search(r' d="[^"]*\.\d{3}', drawing)
+    falling = (1.0, 0.0005)
+    small = Plot("small", "", "", "", (Curve("PBWN", (1, 2), falling, falling, falling, 1),), y_log=True)
+    assert ">0.001<" in inline(of_plot(small), narrow=False)
+
+
+def test_a_figure_is_the_same_every_time(tmp_path):
+    files = [of_plot(curves("same", ("WN", "PBWN"), count=3)).write(tmp_path / name) for name in ("one", "two")]
+    for first, second in zip(*files, strict=True):
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_method_has_one_colour_whatever_it_is_called_and_whoever_is_beside_it():
+    assert strokes(["BaseLine", "Ladder+PBWN"]) == {"BaseLine": METHODS["Normal"], "Ladder+PBWN": METHODS["PBWN"]}
+    assert strokes(["WN", "T = 1", "layer 3"])["T = 1"] == METHODS["PBWN"]
+    looks = [(stroke.tone.light, stroke.dashes) for stroke in METHODS.values()]
+    assert len({colour for colour, _ in looks}) == len({dashes for _, dashes in looks}) == len(looks)
+
+
+def test_the_best_of_ours_is_marked_where_the_paper_marks_its_own():
+    table = table_of("table-6")
+    assert best(table) == {("WRN-PBWN-Epoch", "SVHN")}
+    assert best(table_of("table-5")) == set()
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (["holds", "holds"], "holds"),
+        (["holds", "not enough runs"], "not enough runs"),
+        (["holds", "does not hold", "not enough runs"], "does not hold"),
+    ],
+)
+def test_a_claim_holds_if_each_comparison_does(found, outcome):
+    one = verdicts("table-3")[0]
+    given = tuple(replace(one, outcome=each) for each in found)
+    assert Decided(one.claim, given).outcome == outcome
+
+
+def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
+    one = verdicts("table-3")[0]
+    drawn = forest([replace(one, difference=2.0, low=1.0, high=3.0), replace(one, difference=4.0, low=None, high=None)])
+    assert drawn.zero < drawn.lines[0].low < drawn.lines[0].middle < drawn.lines[0].high
+    assert drawn.lines[1].low == drawn.lines[1].high == drawn.lines[1].middle
+    assert forest([]) is None
+
+
+def test_names_at_the_ends_of_curves_do_not_overlap():
+    places = spread([0.5, 0.5, 0.5, 0.99, 1.0], 0.06)
+    gaps = [above - below for below, above in pairwise(places)]
+    assert min(gaps) > 0.0599
+    assert max(places) <= 1.0
+
+
+def test_a_report_is_a_page_markdown_tables_and_figures(whole, tmp_path):
+    small = replace(whole, root=tmp_path, sections=whole.sections[-1:], left_out={})
+    files = {str(file.relative_to(tmp_path)) for file in write_files(small)}
+    tables = {f"tables/table-6-paper.{kind}" for kind in ("md", "csv", "tex")}
+    assert files == {
+        "report.html",
+        "report.md",
+        *tables,
+        "figures/table-6-paper-dots.svg",
+        "figures/table-6-paper-dots.pdf",
+    }
+    assert all((tmp_path / file).stat().st_size for file in files)
+
+
+def test_a_folder_without_runs_is_an_error_that_says_what_to_do(tmp_path):
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert isinstance(result.exception, ValueError)
+    assert "holds no runs" in str(result.exception)
+    assert "pbwn reproduce" in str(result.exception)
+    assert exit_code(result.exception) == USAGE
