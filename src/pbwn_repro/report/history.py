@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from pbwn_repro.config import RunConfig
+
+_OPTIONAL = frozenset({"test_top5_error", "deviation"})
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,16 @@ class History:
 
 def read_history(path: Path, config: RunConfig, steps: int) -> History:
     """Read a finished run's metrics; ValueError says what is missing or wrong in them."""
-    losses, evaluations = [], []
+    losses: list[tuple[int, float]] = []
+    evaluations: list[dict[str, Any]] = []
     for number, text in enumerate(path.read_text().splitlines(), start=1):
         try:
             line = json.loads(text)
             if "loss" in line:
-                losses.append((int(line["step"]), float(line["loss"])))
+                losses.append((int(line["step"]), _finite(line["loss"])))
             else:
-                evaluations.append({**line, "step": int(line["step"]), "epoch": float(line["epoch"])})
-        except (ValueError, TypeError, KeyError):
+                evaluations.append(_evaluation(line))
+        except (ValueError, TypeError, LookupError):
             raise ValueError(f"{path.name} cannot be read at line {number}") from None
     expected = [*range(config.log_every, steps + 1, config.log_every)]
     if steps % config.log_every:
@@ -75,6 +79,23 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
     if not evaluations or evaluations[-1]["step"] != steps:
         raise ValueError(f"{path.name} does not hold the evaluation after the last step")
     return History(tuple(losses), tuple(evaluations))
+
+
+def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
+    numbers = {name: _finite(line[name]) for name in ("epoch", "test_error", *_OPTIONAL.intersection(line))}
+    if numbers["epoch"] <= 0:
+        raise ValueError("an evaluation comes after a step")
+    norms = (
+        {"weight_norms": [_finite(line["weight_norms"][part]) for part in range(5)]} if "weight_norms" in line else {}
+    )
+    return {"step": int(line["step"]), **numbers, **norms}
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError(f"{number} is not a number to average")
+    return number
 
 
 def _mean(values: list[float]) -> float:

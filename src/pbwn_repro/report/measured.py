@@ -13,7 +13,7 @@ from pbwn_repro.paper import claims_on
 from pbwn_repro.report import conditioning, time_costs
 from pbwn_repro.report.model import Plot, Section, Table, Verdict
 from pbwn_repro.report.notes import machines
-from pbwn_repro.report.reading import DamageError, read_json
+from pbwn_repro.report.reading import DamageError, read_environment, read_json
 from pbwn_repro.report.verdicts import undecided
 
 Shown = tuple[Table | None, tuple[Plot, ...], tuple[Verdict, ...]]
@@ -53,10 +53,10 @@ def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
         verdicts = tuple(undecided(claim, "The measurement is not finished.") for claim in claims_on(artefact.name))
         notes = ("The measurement is not finished.", *artefact.departures)
         return Section(artefact, scale, {}, None, (), verdicts, (), 1, notes, unfinished=(path,))
-    result, environment = read_json(path / "result.json"), read_json(path / "environment.json")
+    result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
     try:
         table, plots, verdicts = _SHOW[artefact.measurement](f"{artefact.name}-{scale}", result)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamageError(f"result.json is not what the measurement writes ({error!r})") from None
     notes = (f"Scale {scale}.", *machines([environment]), *artefact.departures)
     return Section(

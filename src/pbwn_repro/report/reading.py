@@ -45,7 +45,14 @@ def read_record(path: Path) -> Record:
     nothing = History((), ())
     if not folder.result.exists():
         if (path / "diverged.json").exists():
-            return Record(path, config, "diverged", _environment(folder), read_json(path / "diverged.json"), nothing)
+            return Record(
+                path,
+                config,
+                "diverged",
+                read_environment(folder.environment),
+                read_json(path / "diverged.json"),
+                nothing,
+            )
         return Record(path, config, "unfinished", {}, {}, nothing)
     result = _result(folder, config)
     try:
@@ -55,7 +62,7 @@ def read_record(path: Path) -> Record:
         raise DamageError("metrics.jsonl is missing") from None
     except (ValueError, OSError) as error:
         raise DamageError(str(error)) from None
-    return Record(path, config, "done", _environment(folder), result, history)
+    return Record(path, config, "done", read_environment(folder.environment), result, history)
 
 
 def _config(folder: RunFolder) -> RunConfig:
@@ -97,8 +104,13 @@ def _compare(result: Mapping[str, Any], history: History) -> None:
             raise ValueError(f"result.json says {name} {result[name]}, metrics.jsonl says {logged}")
 
 
-def _environment(folder: RunFolder) -> dict[str, Any]:
-    return read_json(folder.environment)
+def read_environment(path: Path) -> dict[str, Any]:
+    """What a run was made with; DamageError where its parts are not what they have to be."""
+    found = read_json(path)
+    for part in ("data", "packages"):
+        if not isinstance(found.get(part, {}), dict):
+            raise DamageError(f"{path.name}: {part} holds no object")
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 import shutil
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbwn_repro.catalog import ARTEFACTS
@@ -163,7 +163,7 @@ def test_an_empty_folder_is_an_empty_report(tmp_path):
     assert (report.sections, report.left_out) == ((), {})
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 @given(order=st.permutations(range(6)))
 def test_the_order_in_which_runs_were_written_changes_nothing(tmp_path_factory, order):
     root = tmp_path_factory.mktemp("runs")

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbwn_repro.report.collecting import collect
@@ -55,6 +55,18 @@ DAMAGE = {
     "metrics that are no JSON": (lambda run: (run / "metrics.jsonl").write_text("{\n"), "at line 1"),
     "an empty line of metrics": (lambda run: (run / "metrics.jsonl").write_text("[]\n"), "at line 1"),
     "no environment": (lambda run: (run / "environment.json").unlink(), "environment.json is missing"),
+    "an evaluation without an error": (
+        lambda run: (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 1.0}\n'),
+        "at line 1",
+    ),
+    "a loss that is not finite": (
+        lambda run: (run / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n'),
+        "at line 1",
+    ),
+    "an environment without packages": (
+        lambda run: (run / "environment.json").write_text('{"packages": []}'),
+        "packages holds no object",
+    ),
     "metrics that are a folder": (
         lambda run: [(run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()],
         "metrics.jsonl",
@@ -88,7 +100,24 @@ def test_files_beside_the_runs_are_not_runs(tmp_path, runs):
     assert collect(tmp_path).left_out == {}
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_flipped_bit_in_the_metrics_never_ends_the_report(tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("runs")
+    [plan] = plans("table-3", "smoke", method="pbwn", depth=20, init="paper")
+    path = write_run(root, plan, errors=(9.0, 8.0))
+    content = bytearray((path / "metrics.jsonl").read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (path / "metrics.jsonl").write_bytes(content)
+    report = collect(root)
+    shutil.rmtree(root)
+    if report.left_out:
+        assert list(report.left_out) == [path]
+    else:
+        assert report.sections[0].table.cells["PBWN", "Res-20"].ours.values == (8.0,)
+
+
+@settings(max_examples=150)
 @given(data=st.data(), name=st.sampled_from(["config.json", "result.json"]))
 def test_a_flipped_bit_is_named_or_changes_nothing_that_is_shown(tmp_path_factory, data, name):
     root = tmp_path_factory.mktemp("runs")

@@ -1,0 +1,155 @@
+"""What is measured in one go becomes a section too: condition numbers, and the time that methods take."""
+
+import json
+
+import pytest
+
+from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.measurements import folder_of, measure
+from pbwn_repro.measurements.time_cost import summed_up
+from pbwn_repro.report.collecting import collect
+from pbwn_repro.runs.folder import to_json
+
+FIVE = ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch")
+
+
+def folder(root, name, scale="smoke"):
+    artefact = ARTEFACTS[name]
+    return folder_of(root, name, scale, artefact.measurement, artefact.options(scale))
+
+
+def write_times(root, percent, rounds=9, scale="smoke"):
+    """A measurement of table 5 whose methods take so many percent more than normal, the same on each network."""
+    seconds = {
+        name: [(1 + round_ / 100) * (1 + percent.get(name, 0.0) / 100) for round_ in range(rounds)] for name in FIVE
+    }
+    methods = summed_up({name: [(each, 0.0) for each in times] for name, times in seconds.items()}, 10, 2)
+    networks = {
+        name: {"batch_size": 2, "steps_per_epoch": 10, "epochs": 2, "machine": {}, "methods": methods}
+        for name in ("inception", "vgg-e", "resnet-110")
+    }
+    place = folder(root, "table-5", scale)
+    place.path.mkdir(parents=True)
+    artefact = ARTEFACTS["table-5"]
+    config = {"measurement": artefact.measurement, "options": artefact.options(scale)}
+    place.config.write_bytes(to_json(config))
+    place.environment.write_bytes(to_json({"device": "cpu", "processor": "An abacus", "threads": 1}))
+    place.result.write_bytes(to_json({"rounds": rounds, "methods": list(FIVE), "networks": networks}))
+    return place
+
+
+@pytest.fixture(scope="module")
+def landscape(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    artefact = ARTEFACTS["figure-1"]
+    measure(artefact.measurement, artefact.options("smoke"), folder(root, "figure-1"))
+    return root
+
+
+def test_the_condition_number_grows_and_projection_takes_it_back(landscape):
+    report = collect(landscape)
+    [section] = report.sections
+    assert not report.left_out
+    assert [(each.claim.name, each.outcome) for each in section.verdicts] == [
+        ("figure-1-scaled", "holds"),
+        ("figure-1-projected", "holds"),
+    ]
+    assert {surface["name"] for surface in section.landscapes["surfaces"]} == {"equal", "scaled", "projected"}
+    assert all(curve.x[0] == 1.0 for plot in section.plots for curve in plot.curves)
+
+
+def test_condition_numbers_that_do_not_follow_from_the_model_are_left_out(landscape, tmp_path):
+    source, target = folder(landscape, "figure-1"), folder(tmp_path, "figure-1")
+    target.path.mkdir(parents=True)
+    for name in ("config.json", "environment.json"):
+        (target.path / name).write_bytes((source.path / name).read_bytes())
+    result = source.read_result()
+    result["general"]["condition"]["measured"][2] *= 1.1
+    target.result.write_bytes(to_json(result))
+    report = collect(tmp_path)
+    assert report.sections == ()
+    assert "closed form" in report.left_out[target.path]
+
+
+def test_costs_stand_beside_those_that_follow_from_the_papers_hours(tmp_path):
+    write_times(tmp_path, {"pbwn": 5.0, "pbwn-riem": 30.0, "wn": 20.0})
+    [section] = collect(tmp_path).sections
+    found = section.table.cells["PBWN-Riem", "Res-110, % over Normal"]
+    assert found.ours.mean == pytest.approx(30.0)
+    assert found.ours.count == 9
+    assert found.paper.value == pytest.approx(100 * (7.49 / 5.96 - 1))
+    hours = section.table.cells["Normal", "VGG, hours"]
+    assert (hours.ours.mean, hours.paper.value) == (pytest.approx(1.04 * 20 / 3600), 4.20)
+
+
+@pytest.mark.parametrize(
+    ("claim", "percent", "outcome"),
+    [
+        ("table-5-epoch", {"pbwn-epoch": 0.5}, "holds"),
+        ("table-5-epoch", {"pbwn-epoch": 7.0}, "does not hold"),
+        ("table-5-pbwn", {"pbwn": 9.0}, "holds"),
+        ("table-5-pbwn", {"pbwn": 11.0}, "does not hold"),
+        ("table-5-riem", {"pbwn-riem": 25.0}, "holds"),
+        ("table-5-riem", {"pbwn-riem": 3.0}, "does not hold"),
+        ("table-5-wn", {"wn": 3.0}, "holds"),
+        ("table-5-wn", {"wn": -3.0}, "does not hold"),
+    ],
+)
+def test_the_time_of_each_method_decides(tmp_path, claim, percent, outcome):
+    write_times(tmp_path, percent)
+    [section] = collect(tmp_path).sections
+    found = [each for each in section.verdicts if each.claim.name == claim]
+    assert len(found) == (9 if claim == "table-5-wn" else 3)
+    assert {each.outcome for each in found} == {outcome}
+
+
+def test_too_few_rounds_have_no_interval(tmp_path):
+    write_times(tmp_path, {"pbwn": 5.0}, rounds=2)
+    [section] = collect(tmp_path).sections
+    assert {each.outcome for each in section.verdicts} == {"not enough runs"}
+
+
+def test_a_percentage_that_does_not_follow_from_the_times_is_named(tmp_path):
+    place = write_times(tmp_path, {"pbwn": 5.0})
+    result = place.read_result()
+    result["networks"]["vgg-e"]["methods"]["pbwn"]["percent_over_normal"]["value"] = 0.5
+    place.result.write_bytes(to_json(result))
+    report = collect(tmp_path)
+    assert report.sections == ()
+    assert "vgg-e, pbwn: 0.5 % is stated" in report.left_out[place.path]
+
+
+def test_a_measurement_with_other_options_is_another_protocol(tmp_path):
+    options = {**ARTEFACTS["table-5"].options("smoke"), "rounds": 3}
+    place = folder_of(tmp_path, "table-5", "smoke", "time-cost", options)
+    place.path.mkdir(parents=True)
+    place.config.write_bytes(to_json({"measurement": "time-cost", "options": options}))
+    assert "another protocol" in collect(tmp_path).left_out[place.path]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"measurement": "time-cost"}', '{"measurement": 1, "options": {}}'])
+def test_a_damaged_configuration_is_named(tmp_path, content):
+    place = write_times(tmp_path, {})
+    place.config.write_text(content)
+    report = collect(tmp_path)
+    assert list(report.left_out) == [place.path]
+    assert "config.json" in report.left_out[place.path]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"networks": {"vgg-e": {}}}', '{"networks": 3}'])
+def test_a_damaged_result_is_named(tmp_path, content):
+    place = write_times(tmp_path, {})
+    place.result.write_text(content)
+    report = collect(tmp_path)
+    assert report.sections == ()
+    assert "result.json" in report.left_out[place.path]
+
+
+def test_an_unfinished_measurement_is_no_damage(tmp_path):
+    place = write_times(tmp_path, {})
+    place.result.unlink()
+    report = collect(tmp_path)
+    assert not report.left_out
+    [section] = report.sections
+    assert (section.unfinished, section.table, section.missing) == ((place.path,), None, 1)
+    assert json.loads(place.config.read_text())["measurement"] == "time-cost"

@@ -1,0 +1,84 @@
+"""`pbwn show`: the paper's cells, ours beside them, and the state of the runs; from runs that were really made."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pbwn_repro.cli import app
+from pbwn_repro.engine.processes import processes
+from pbwn_repro.engine.reporting import Quiet
+from pbwn_repro.report.collecting import collect
+from pbwn_repro.runs.execution import execute
+from pbwn_repro.runs.folder import RunFolder
+from pbwn_repro.runs.resolution import resolve
+from repro.report.folders import plans, write_run
+
+
+def make(root, plan):
+    config, dataset = resolve(plan.wishes)
+    folder = RunFolder.of(config, root, plan.artefact, plan.scale)
+    with processes(torch.device("cpu")) as place:
+        return execute(config, dataset, folder, place, Quiet())
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A rate of two methods of figure 2a, trained for two epochs on the embedded digits."""
+    root = tmp_path_factory.mktemp("runs")
+    results = {}
+    for plan in plans("figure-2a", "smoke", seeds=2, sizes="paper", lr=0.3):
+        if plan.labels["method"] != "pbwn-riem":
+            results[plan.labels["method"], plan.labels["seed"]] = make(root, plan)
+    return root, results
+
+
+def test_runs_that_were_really_made_are_collected(real):
+    root, results = real
+    report = collect(root)
+    assert report.left_out == {}
+    [section] = [each for each in report.sections if each.artefact.name == "figure-2a"]
+    cells = section.table.cells
+    assert cells["PBWN", "test error (%)"].ours.values == tuple(results["pbwn", s]["test_error"] for s in (1, 2))
+    assert cells["Normal", "test error (%)"].ours.values == tuple(results["normal", s]["test_error"] for s in (1, 2))
+    names = {plot.name.removeprefix("figure-2a-smoke-") for plot in section.plots}
+    assert names == {"training-loss", "test-error", "weight-norms", "deviation"}
+    assert any("digits, stand-ins for the paper's set" in note for note in section.notes)
+    assert section.environments[0]["packages"]["torch"] == torch.__version__
+
+
+def invoke(*words):
+    result = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "140"})
+    assert result.exception is None, result.exception
+    return result.stdout
+
+
+def test_runs_are_shown_with_cells_verdicts_and_states(real):
+    root, _ = real
+    text = invoke("show", "figure-2a", "--out", root)
+    assert "Figure 2a: Effect of norm projection" in text
+    assert "Best settings: Normal lr = 0.3; PBWN lr = 0.3" in text
+    assert text.count("      done  figure-2a/smoke/mlp-") == 4
+    assert "missing  8: pbwn reproduce figure-2a --scale smoke" in text
+    assert "“using the ordinary gradient has nearly identical training loss curve" in text
+
+
+def test_without_runs_the_papers_table_is_shown_with_the_command_that_makes_them(tmp_path):
+    for out in (tmp_path, tmp_path / "nowhere"):
+        text = invoke("show", "table-6", "--out", out)
+        assert "1.607±0.005" in text
+        assert "GPF" in text
+        assert "pbwn reproduce table-6 makes them" in text
+
+
+def test_a_folder_that_was_left_out_is_named(tmp_path):
+    path = write_run(tmp_path, plans("table-3", method="pbwn", depth=20, init="paper")[0])
+    (path / "result.json").write_text("{")
+    text = invoke("show", "table-3", "--out", tmp_path)
+    assert f"left out {path}: result.json cannot be read" in text
+    assert "left out" not in invoke("show", "table-4", "--out", tmp_path)
+
+
+def test_an_unknown_artefact_suggests_the_nearest():
+    result = CliRunner().invoke(app, ["show", "tabel-3"])
+    assert isinstance(result.exception, ValueError)
+    assert "did you mean 'table-3'?" in str(result.exception)

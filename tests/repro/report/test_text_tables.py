@@ -1,0 +1,133 @@
+"""Tables and the whole report as text: Markdown, CSV, LaTeX."""
+
+import csv
+import io
+import math
+from itertools import pairwise
+
+import pytest
+
+from pbwn_repro.paper import Number
+from pbwn_repro.report.collecting import collect
+from pbwn_repro.report.markdown import heading, whole
+from pbwn_repro.report.model import Cell, Summary, Table
+from pbwn_repro.report.tables import best_settings, comma_separated, latex, markdown, ours_text, paper_text, texts
+from repro.report.folders import plans, write_run
+
+OURS = Summary((1.6, 1.7), 1.65, 0.0707, {"lr": 0.1}, 1)
+
+
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        (None, "-"),
+        (Summary((8.0,), 8.0, None), "8.00 (1)"),
+        (Summary((8.0, 9.0), 8.5, 0.7071), "8.50 ± 0.71 (2)"),
+        (OURS, "1.65 ± 0.07 (2, 1 diverged)"),
+        (Summary((), math.nan, None, {}, 3), "3 diverged"),
+        (Summary((0.000821,), 0.000821, None), "0.000821 (1)"),
+        (Summary((0.0,), 0.0, None), "0.00 (1)"),
+        (Summary((-0.0123,), -0.0123, None), "-0.0123 (1)"),
+    ],
+)
+def test_ours_are_mean_deviation_and_runs(summary, words):
+    assert ours_text(summary) == words
+
+
+def test_the_papers_numbers_keep_their_digits_and_ours_have_as_many():
+    paper = Number(1.607, 0.005, decimals=3)
+    assert paper_text(paper) == "1.607 ± 0.005"
+    assert texts(Cell("a", "b", OURS, paper)) == ("1.650 ± 0.071 (2, 1 diverged)", "1.607 ± 0.005")
+
+
+TABLE = Table(
+    ("PBWN", "Other_one & more"),
+    ("Res-20", "Res-32"),
+    {
+        ("PBWN", "Res-20"): Cell("PBWN", "Res-20", OURS, Number(1.5, 0.25, 5)),
+        ("PBWN", "Res-32"): Cell("PBWN", "Res-32", None, None),
+        ("Other_one & more", "Res-20"): Cell("Other_one & more", "Res-20", None, Number(2.0)),
+        ("Other_one & more", "Res-32"): Cell("Other_one & more", "Res-32", None, None),
+    },
+    "test error (%)",
+)
+
+
+def test_markdown_has_ours_and_the_papers_in_each_cell():
+    assert markdown(TABLE).splitlines() == [
+        "|  | Res-20 | Res-32 |",
+        "| --- | ---: | ---: |",
+        "| PBWN | 1.65 ± 0.07 (2, 1 diverged) · *1.50 ± 0.25* | - |",
+        "| Other_one & more | - · *2.00* | - |",
+    ]
+
+
+def test_csv_has_a_line_for_each_cell_that_holds_anything_with_numbers_in_full():
+    lines = list(csv.DictReader(io.StringIO(comma_separated(TABLE))))
+    assert [(line["row"], line["column"]) for line in lines] == [("PBWN", "Res-20"), ("Other_one & more", "Res-20")]
+    assert lines[0]["ours"] == "1.65"
+    assert (lines[0]["deviation"], lines[0]["runs"], lines[0]["diverged"]) == ("0.0707", "2", "1")
+    assert (lines[0]["chosen"], lines[0]["paper"], lines[0]["paper_seeds"]) == ("lr = 0.1", "1.5", "5")
+    assert (lines[1]["ours"], lines[1]["paper"], lines[1]["paper_spread"]) == ("", "2.0", "")
+
+
+def test_latex_escapes_words_and_has_one_field_for_each_column():
+    text = latex(TABLE, "Test error in %")
+    assert r"\caption{Test error in \%}" in text
+    assert r"Other\_one \& more (paper) & 2.00 & - \\" in text
+    assert r"PBWN & 1.65 $\pm$ 0.07 (2, 1 diverged) & - \\" in text
+    assert r"\quad paper & 1.50 $\pm$ 0.25 & - \\" in text
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.replace(r"\&", "").count("&") for line in rows} == {2}
+
+
+def test_best_settings_name_the_column_where_columns_differ():
+    other = Summary((1.0,), 1.0, None, {"lr": 0.3})
+    cells = {**TABLE.cells, ("PBWN", "Res-32"): Cell("PBWN", "Res-32", other, None)}
+    assert best_settings(TABLE) == ["PBWN lr = 0.1"]
+    different = Table(TABLE.rows, TABLE.columns, cells, "")
+    assert best_settings(different) == ["PBWN, Res-20: lr = 0.1", "PBWN, Res-32: lr = 0.3"]
+
+
+@pytest.fixture
+def report(tmp_path):
+    for method, errors in (("pbwn", (7.0, 7.1, 7.2)), ("normal", (8.0, 8.1, 8.2))):
+        for plan, error in zip(
+            plans("table-3", "short", seeds=3, method=method, depth=20, init="paper"), errors, strict=True
+        ):
+            write_run(tmp_path, plan, errors=(50.0, error))
+    broken = write_run(tmp_path, plans("table-4", method="pbwn", depth=20, init="paper")[0])
+    (broken / "result.json").write_text("{")
+    return collect(tmp_path)
+
+
+def test_the_whole_report_has_verdict_interval_runs_scale_and_hardware(report):
+    text = whole(report)
+    assert "## Table 3: Residual networks on CIFAR-10 (scale short)" in text
+    assert "| PBWN against BaseLine, Res-20 | **holds** | -1.00 [-1.23, -0.77] | 3, 3 | short | 0.14 [" in text
+    assert "Made on An abacus, 1 thread a run, torch 2.13.0." in text
+    assert "“our methods consistently achieve better performance when using different depths”" in text
+    assert "At Res-20 BaseLine (7.94) is better than PBWN-Riem (8.03)" in text
+
+
+def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
+    text = whole(report)
+    assert (
+        "- Table 8, Semi-supervised learning on permutation invariant MNIST: `pbwn reproduce table-8 --scale paper`"
+        in text
+    )
+    assert "- Table 3: 69 runs missing: `pbwn reproduce table-3 --scale short`" in text
+    [line] = [line for line in text.splitlines() if line.startswith("- `table-4/paper/resnet-20-pbwn-seed1-")]
+    assert "result.json cannot be read" in line
+    assert str(report.root) not in text
+
+
+def test_every_line_of_a_markdown_table_has_the_same_number_of_fields(report):
+    lines = whole(report).splitlines()
+    for before, after in pairwise(lines):
+        if before.startswith("|") and after.startswith("|"):
+            assert before.count("|") == after.count("|")
+
+
+def test_names_of_artefacts_become_headings():
+    assert [heading("figure-2a"), heading("table-3")] == ["Figure 2a", "Table 3"]
