@@ -29,6 +29,9 @@ BACKENDS = ("auto", "torch", "numba", "triton")
 class Part(Protocol):
     """Weights that are projected in one go; it relies on their staying where they are."""
 
+    def fits(self) -> bool:
+        """Whether the memory of all weights is where it was, laid out as it was."""
+
     def project_(self) -> None:
         """Project all weights in place: equation (10)."""
 

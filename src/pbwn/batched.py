@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from operator import attrgetter, is_
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,8 +106,6 @@ class _Plan:
         self._modules = [weight.module for weight in weights]
         self._attributes = [weight.attribute for weight in weights]
         self._tensors = tensors
-        self._local = [tensor for tensor in tensors if not sharded.is_sharded(tensor)]
-        self._memory = self._where()
         self.spread = [weight for weight in weights if sharded.is_sharded(weight.tensor)]
         self.paths = backends.paths(weights, backend)
         members: dict[tuple[str, Hashable], list[int]] = {}
@@ -128,23 +125,14 @@ class _Plan:
     def fits(self) -> bool:
         """Whether the weights are the same, and their memory is where it was, laid out as it was.
 
-        This runs in every step, over every weight: each line is one loop in C. The parts of weights that are spread
-        over processes are looked up in each call anyway.
+        This runs in every step, over every weight: the look is one loop in C. The parts of weights that are spread over
+        processes are looked up in each call anyway.
         """
         found = map(dict.get, map(_parameters, self._modules), self._attributes)
-        return all(map(is_, found, self._tensors)) and self._where() == self._memory
-
-    def _where(self) -> list[list[Any]]:
-        """Pointer, strides, number of entries and dtype of each weight in this process's memory."""
-        return [
-            list(map(Tensor.data_ptr, self._local)),
-            list(map(Tensor.stride, self._local)),
-            list(map(Tensor.numel, self._local)),
-            list(map(_dtype, self._local)),
-        ]
+        return all(map(is_, found, self._tensors)) and all(part.fits() for part in self.parts)
 
 
-_parameters, _dtype = attrgetter("_parameters"), attrgetter("dtype")
+_parameters = attrgetter("_parameters")
 
 
 def neuron_norms(weight: Tensor, axes: Axes) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -53,6 +54,29 @@ def overlapping(tensors: list[Tensor]) -> set[int]:
         if end > reach:
             reach, owner = end, index
     return found
+
+
+class Whereabouts:
+    """Where tensors lay in memory, and how, when this was made."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
+        self._found = self._look()
+
+    def hold(self) -> bool:
+        """Whether everything is as it was. This runs in every step, over every weight: each look is one loop in C."""
+        return self._look() == self._found
+
+    def _look(self) -> list[list[Any]]:
+        return [
+            list(map(Tensor.data_ptr, self._tensors)),
+            list(map(Tensor.stride, self._tensors)),
+            list(map(Tensor.numel, self._tensors)),
+            list(map(_dtype, self._tensors)),
+        ]
+
+
+_dtype = attrgetter("dtype")
 
 
 def _merged(levels: Iterable[Level]) -> tuple[Level, Level] | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from pbwn import numba_kernels as kernels
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.layout import RowLayout, row_layout
+from pbwn.layout import RowLayout, Whereabouts, row_layout
 from pbwn.torch_backend import tangent_gradient_
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -44,6 +44,7 @@ class CompiledWeights:
         self, tensors: Sequence[Tensor], axes: Sequence[Axes], radii: Sequence[Tensor | None], constraint: Constraint
     ) -> None:
         self._tensors = list(tensors)
+        self.fits = Whereabouts(tensors).hold
         self._axes_and_radii = list(zip(axes, radii, strict=True))
         self._dtype = tensors[0].dtype
         self._strides = [tensor.stride() for tensor in tensors]

@@ -86,9 +86,8 @@ def safe_factors(
 
 def tangent_coefficients(norms: Tensor, dots: Tensor, radii: Tensor | None = None) -> Tensor:
     """The multiple (w·g) / |w|² of each neuron's weights that is normal to its sphere; 0 where there is none."""
-    coefficients = dots / norms / norms
-    exists = coefficients.isfinite() if radii is None else coefficients.isfinite() & (radii > 0)
-    return coefficients.where(exists, 0)
+    coefficients = (dots / norms / norms).nan_to_num_(0, 0, 0)
+    return coefficients if radii is None else coefficients.where(radii > 0, 0)
 
 
 def scale_rows_(weight: Tensor, axes: Axes, factors: Tensor) -> Tensor:

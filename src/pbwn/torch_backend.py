@@ -1,103 +1,33 @@
 """The path that needs torch alone: kept views of the weights, norms into a buffer, one product for many weights.
 
 Norms are computed in the weights' own precision (half precision in float32) and are right within `_SAFE`, where no
-square overflows or loses digits; a weight with a norm beyond goes through `projection`.
+square overflows or loses digits; rows next to a norm beyond go through `projection`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from pbwn import projection
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.layout import row_layout
+from pbwn.layout import Whereabouts
 
 # How many squares float32 adds up within two units in the last place.
 _LONGEST_SUM = {"one stretch": 2048, "scattered": 64}
-_GROUP_BYTES = 2 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
+_GROUP_BYTES = 4 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
 
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    """One weight; `per_row` are its numbers in the buffer, shaped to broadcast over its rows."""
-
-    tensor: Tensor
-    axes: Axes
-    radii: Tensor | None
-    rows: Tensor
-    fan_in: tuple[int, ...]
-    per_row: Tensor
-    pieces: _Pieces | None
-
-    def norms_(self) -> None:
-        """Write the norms of all rows into the buffer."""
-        dtype = None if self.per_row.dtype == self.rows.dtype else self.per_row.dtype
-        if self.pieces is None:
-            torch.linalg.vector_norm(self.rows, 2, self.fan_in, True, dtype=dtype, out=self.per_row)
-        else:
-            rows, within, across = self.pieces
-            parts = torch.linalg.vector_norm(rows, 2, within, True, dtype=dtype)
-            few = prod(parts.shape[dim] for dim in across) <= _LONGEST_SUM["scattered"]
-            whole = torch.linalg.vector_norm(parts, 2, across, True, dtype=None if few else torch.float64)
-            self.per_row.copy_(whole.view(self.per_row.shape))
-
-    @torch.no_grad()
-    def tangent_(self) -> bool:
-        """Make the gradient tangent in the weight's own precision, if it is laid out alike and that is exact enough."""
-        gradient = self.tensor.grad
-        if gradient is None or not _is_laid_out_like(gradient, self.tensor) or gradient.dtype != self.per_row.dtype:
-            return False
-        self.norms_()
-        if not _is_safe(self.per_row):
-            return False
-        slopes = gradient.as_strided(self.rows.shape, self.rows.stride())
-        dots = (self.rows * slopes).sum(self.fan_in, keepdim=True)
-        radii = None if self.radii is None else self.radii.view_as(self.per_row)
-        slopes.addcmul_(self.rows, projection.tangent_coefficients(self.per_row, dots, radii), value=-1)
-        return True
-
-
-class _Pieces(NamedTuple):
-    """Rows cut into pieces that are short enough to be summed in float32: the dimensions within them, and across."""
-
-    rows: Tensor
-    within: tuple[int, ...]
-    across: tuple[int, ...]
-
-
-def _pieces(rows: Tensor, fan_in: tuple[int, ...]) -> _Pieces | None:
-    """Cut long rows into pieces that lie together in memory; None where they are short enough as they are.
-
-    torch adds up in blocks where a row is one stretch of memory, and number by number elsewhere.
-    """
-    outwards = sorted(fan_in, key=rows.stride)
-    count = prod(rows.shape[dim] for dim in fan_in)
-    stretch = 1 + sum((rows.shape[dim] - 1) * rows.stride(dim) for dim in fan_in)
-    limit = _LONGEST_SUM["one stretch" if stretch == count else "scattered"]
-    if count <= limit:
-        return None
-    length = 1
-    for position, dim in enumerate(outwards):
-        size = rows.shape[dim]
-        if length * size > limit:
-            part = max(divisor for divisor in range(1, limit // length + 1) if size % divisor == 0)
-            cut = rows.unflatten(dim, (-1, part))
-            moved = [other + (other > dim) for other in outwards]
-            return _Pieces(cut, (*moved[:position], dim + 1), (dim, *moved[position + 1 :]))
-        length *= size
-    return None
-
-
 class TorchWeights:
-    """Weights in the CPU's memory whose norms have one dtype, in groups that fit into a cache.
+    """Weights in the CPU's memory whose norms have one dtype, in groups of neurons that fit into a cache.
 
     Whoever keeps it must make sure that the weights are still where they were.
     """
@@ -105,50 +35,118 @@ class TorchWeights:
     def __init__(
         self, tensors: Sequence[Tensor], axes: Sequence[Axes], radii: Sequence[Tensor | None], constraint: Constraint
     ) -> None:
-        members: list[list[tuple[Tensor, Axes, Tensor | None]]] = []
+        self._weights = list(zip(tensors, axes, radii, strict=True))
+        self.fits = Whereabouts(tensors).hold
+        members: list[list[_Rows]] = []
         filled = _GROUP_BYTES
-        for described in zip(tensors, axes, radii, strict=True):
-            if filled >= _GROUP_BYTES:
-                members.append([])
-                filled = 0
-            members[-1].append(described)
-            filled += described[0].numel() * described[0].element_size()
-        self._groups = [_Group(group, constraint) for group in members]
+        for index, weight in enumerate(self._weights):
+            for some in _cut(index, *weight):
+                size = some.view.numel() * some.view.element_size()
+                if filled + size > _GROUP_BYTES:
+                    members.append([])
+                    filled = 0
+                members[-1].append(some)
+                filled += size
+        self._groups = [_Group(group, constraint, norm_dtype(tensors[0])) for group in members]
 
-    @torch.no_grad()
     def project_(self) -> None:
-        """Project all weights: equation (10)."""
+        """Project all weights: equation (10). The views are detached: there is no gradient to turn off."""
         for group in self._groups:
             group.project_()
 
+    @torch.no_grad()
     def tangent_(self) -> None:
         """Make the gradients of all weights tangent: equation (7)."""
+        gradients = []
+        for tensor, axes, radii in self._weights:
+            gradient = tensor.grad
+            if gradient is None or not _is_laid_out_like(gradient, tensor) or gradient.dtype != norm_dtype(tensor):
+                tangent_gradient_(tensor, axes, radii)
+                gradient = None
+            gradients.append(gradient)
         for group in self._groups:
-            for entry in group.entries:
-                if not entry.tangent_():
-                    tangent_gradient_(entry.tensor, entry.axes, entry.radii)
+            group.tangent_(gradients)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Some neurons of a weight: a view with the neurons in front, `offset` numbers into the weight."""
+
+    weight: int
+    view: Tensor
+    offset: int
+    axes: Axes
+    radii: Tensor | None
+    is_weight: bool
+
+    def of(self, gradient: Tensor) -> Tensor:
+        """The same view of a gradient that is laid out like the weight."""
+        if self.is_weight:
+            return gradient
+        return gradient.as_strided(self.view.shape, self.view.stride(), gradient.storage_offset() + self.offset)
+
+
+def _cut(index: int, tensor: Tensor, axes: Axes, radii: Tensor | None) -> Iterator[_Rows]:
+    """Cut a weight between its neurons, into pieces that are no larger than a group."""
+    rows, in_front = axes.rows(tensor.detach()), Axes(tuple(range(axes.neuron_dims)))
+    pieces = min(rows.shape[0], -(-rows.numel() * rows.element_size() // _GROUP_BYTES))
+    own = None if radii is None else radii.tensor_split(pieces)
+    is_weight = pieces == 1 and rows.shape == tensor.shape and rows.stride() == tensor.stride()
+    for number, view in enumerate(rows.tensor_split(pieces)):
+        offset = int(view.storage_offset() - tensor.storage_offset())
+        yield _Rows(index, view, offset, in_front, None if own is None else own[number], is_weight)
+
+
+def _measure(rows: Tensor, fan_in: tuple[int, ...], norms: Tensor) -> Callable[[], object]:
+    """What writes the norms of rows.
+
+    Long rows are cut into pieces that lie together in memory and are short enough to be added up in float32. torch adds
+    up in blocks where a row is one stretch of memory, and number by number elsewhere.
+    """
+    dtype = None if norms.dtype == rows.dtype else norms.dtype
+    outwards = sorted(fan_in, key=rows.stride)
+    count = prod(rows.shape[dim] for dim in fan_in)
+    stretch = 1 + sum((rows.shape[dim] - 1) * rows.stride(dim) for dim in fan_in)
+    limit = _LONGEST_SUM["one stretch" if stretch == count else "scattered"]
+    length = 1
+    for position, dim in enumerate(outwards):
+        size = rows.shape[dim]
+        if length * size > limit:
+            part = max(divisor for divisor in range(1, limit // length + 1) if size % divisor == 0)
+            within = [other + (other > dim) for other in outwards[:position]]
+            pieces = partial(vector_norm, rows.unflatten(dim, (-1, part)), 2, (*within, dim + 1), dtype=dtype)
+            left = tuple(range(norms.ndim, norms.ndim + len(fan_in) - position))
+            if count // (length * part) <= _LONGEST_SUM["scattered"]:
+                return lambda: vector_norm(pieces(), 2, left, out=norms)
+            return lambda: norms.copy_(vector_norm(pieces(), 2, left, dtype=torch.float64))
+        length *= size
+    return partial(vector_norm, rows, 2, fan_in, dtype=dtype, out=norms)
 
 
 class _Group:
-    """Views of some weights, and a buffer with a number for each of their neurons."""
+    """Some neurons of some weights, and a buffer with a number for each."""
 
-    def __init__(self, weights: Sequence[tuple[Tensor, Axes, Tensor | None]], constraint: Constraint) -> None:
-        counts = [prod(axes.neuron_shape(tuple(tensor.shape))) for tensor, axes, _ in weights]
-        given = [radii.flatten() for _, _, radii in weights if radii is not None]
-        dtype = norm_dtype(weights[0][0])
+    def __init__(self, members: Sequence[_Rows], constraint: Constraint, dtype: torch.dtype) -> None:
+        self._members = members
         self._constraint = constraint
-        self._buffer = torch.empty(sum(counts), dtype=dtype, device="cpu")
+        self._rows = [rows.view for rows in members]
+        self._fan_in = [rows.axes.fan_in_dims(rows.view) for rows in members]
+        shapes = [rows.axes.neuron_shape(tuple(rows.view.shape)) for rows in members]
+        self._buffer = torch.empty(sum(map(prod, shapes)), dtype=dtype, device="cpu")
+        parts = self._buffer.split([prod(shape) for shape in shapes])
+        norms = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        self._measures = list(map(_measure, self._rows, self._fan_in, norms))
+        self._per_row = [
+            one.view(*one.shape, *(1 for _ in dims)) for one, dims in zip(norms, self._fan_in, strict=True)
+        ]
+        given = [rows.radii.flatten() for rows in members if rows.radii is not None]
         self._radii = torch.cat(given).to(dtype) if given else None
         length = constraint.limit if isinstance(constraint, MaxNorm) else constraint.radius
         self._length = None if length == "initial" else torch.tensor(length, dtype=dtype, device="cpu")
-        self.entries = [_entry(*weight, part) for weight, part in zip(weights, self._buffer.split(counts), strict=True)]
-        self._rows = [entry.rows for entry in self.entries]
-        self._per_row = [entry.per_row for entry in self.entries]
 
     def project_(self) -> None:
-        """Norms of all weights, factors of all neurons at once, then the products."""
-        for entry in self.entries:
-            entry.norms_()
+        """Norms of all rows, factors of all neurons at once, then the products."""
+        self._measure_()
         if not _is_safe(self._buffer):
             self._project_with_care_()
             return
@@ -160,15 +158,44 @@ class _Group:
             torch.div(self._length, self._buffer, out=self._buffer)
         torch._foreach_mul_(self._rows, self._per_row)
 
+    def tangent_(self, gradients: Sequence[Tensor | None]) -> None:
+        """Norms of all rows and their products with the gradients, coefficients at once, then what is subtracted.
+
+        `gradients` holds one for each weight, laid out like it, or None where there is nothing to do.
+        """
+        slopes = {
+            index: rows.of(gradient)
+            for index, rows in enumerate(self._members)
+            if (gradient := gradients[rows.weight]) is not None
+        }
+        dots = []
+        for index, measure in enumerate(self._measures):
+            measure()
+            products = self._rows[index] * slopes[index] if index in slopes else torch.zeros_like(self._rows[index])
+            dots.append(products.sum(self._fan_in[index]).flatten())
+        if not _is_safe(self._buffer):
+            for index in [index for index in slopes if not _is_safe(self._per_row[index])]:
+                rows = self._members[index]
+                projection.tangent_(slopes.pop(index), rows.view, rows.axes, radii=rows.radii)
+        self._buffer.copy_(projection.tangent_coefficients(self._buffer, torch.cat(dots), self._radii))
+        views, coefficients = ([kept[index] for index in slopes] for kept in (self._rows, self._per_row))
+        if slopes:
+            torch._foreach_addcmul_(list(slopes.values()), views, coefficients, -1)
+
+    def _measure_(self) -> None:
+        """Write the norms of all rows into the buffer."""
+        for measure in self._measures:
+            measure()
+
     def _project_with_care_(self) -> None:
-        """Weights with a norm that may have lost digits go through `projection`."""
+        """Rows next to a norm that may have lost digits go through `projection`."""
         unsafe = [not _is_safe(norms) for norms in self._per_row]
         self._buffer.copy_(projection.safe_factors(self._constraint, self._buffer, self._radii))
-        for entry, is_unsafe in zip(self.entries, unsafe, strict=True):
+        for rows, factors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
             if is_unsafe:
-                projection.project_(entry.tensor, entry.axes, self._constraint, radii=entry.radii)
+                projection.project_(rows.view, rows.axes, self._constraint, radii=rows.radii)
             else:
-                entry.rows.mul_(entry.per_row)
+                rows.view.mul_(factors)
 
 
 class ReferenceWeights:
@@ -179,6 +206,7 @@ class ReferenceWeights:
     ) -> None:
         self._weights = list(zip(tensors, axes, radii, strict=True))
         self._constraint = constraint
+        self.fits = Whereabouts(tensors).hold
 
     def project_(self) -> None:
         """Project all weights: equation (10)."""
@@ -210,17 +238,6 @@ def tangent_gradient_(weight: Tensor, axes: Axes, radii: Tensor | None) -> None:
         weight.grad = _sparse_tangent(gradient, weight, axes, radii)
     else:
         projection.tangent_(gradient, weight, axes, radii=radii)
-
-
-def _entry(tensor: Tensor, axes: Axes, radii: Tensor | None, numbers: Tensor) -> _Entry:
-    layout = row_layout(tensor, axes)
-    if layout is not None and layout.neurons[0][0] == layout.fan_in[0][0] == 1:  # a matrix: torch is fastest with these
-        (count, stride), (fan_in, step) = layout.neurons[1], layout.fan_in[1]
-        matrix = tensor.detach().as_strided((count, fan_in), (stride, step))
-        return _Entry(tensor, axes, radii, matrix, (1,), numbers[:, None], _pieces(matrix, (1,)))
-    rows, dims = axes.rows(tensor.detach()), axes.fan_in_dims(tensor)
-    per_row = numbers.view(*axes.neuron_shape(tuple(tensor.shape)), *(1 for _ in dims))
-    return _Entry(tensor, axes, radii, rows, dims, per_row, _pieces(rows, dims))
 
 
 def _is_safe(norms: Tensor) -> bool:

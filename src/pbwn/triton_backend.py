@@ -20,7 +20,7 @@ from torch import Tensor
 from pbwn import triton_kernels as kernels
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.layout import row_layout
+from pbwn.layout import Whereabouts, row_layout
 from pbwn.torch_backend import tangent_gradient_
 
 # The type that a kernel reads; a bfloat16 is read as the 16 bits that it is.
@@ -43,6 +43,7 @@ class LaunchedWeights:
         self, tensors: Sequence[Tensor], axes: Sequence[Axes], radii: Sequence[Tensor | None], constraint: Constraint
     ) -> None:
         self._weights = list(zip(tensors, axes, radii, strict=True))
+        self.fits = Whereabouts(tensors).hold
         self._device, self._dtype = tensors[0].device, tensors[0].dtype
         counts = [prod(one.neuron_shape(tuple(tensor.shape))) for tensor, one in zip(tensors, axes, strict=True)]
         firsts = accumulate(counts, initial=0)
