@@ -8,8 +8,8 @@ PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: .venv/repro.stamp  ## train on the embedded digits with each method, and print the table
-	$(BIN)/python examples/digits.py
+demo: .venv/repro.stamp  ## train on the embedded digits with each method, and show the table and a report
+	$(BIN)/pbwn demo
 
 test: .venv/test.stamp  ## the tests
 	$(PYTEST) -n 2 --dist worksteal -m "not long"
