@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pbwn_repro.commands import archive, bench, data, demo, doctor, inspect, report, reproduce, show, train
+from pbwn_repro.commands import archive, bench, data, demo, doctor, inspect, list, report, reproduce, show, train
 from pbwn_repro.exit_codes import exit_code
 
 PAPER = "The paper's tables and figures"
@@ -26,6 +26,7 @@ EPILOG = (
 
 app = typer.Typer(name="pbwn", no_args_is_help=True, pretty_exceptions_enable=False)
 app.command(rich_help_panel=PAPER)(demo.demo)
+app.command("list", rich_help_panel=PAPER)(list.list_artefacts)
 app.command(rich_help_panel=PAPER)(show.show)
 app.command(rich_help_panel=PAPER)(reproduce.reproduce)
 app.command(rich_help_panel=PAPER)(report.report)

@@ -13,8 +13,8 @@ INIT = Axis("init", ("paper", "authors"), "variant")
 # What stands in for a set at the smoke scale: nothing is downloaded, and a run takes seconds.
 STAND_INS: Mapping[str, Mapping[str, Any]] = {
     "digits": {"data": "digits", "epochs": 2, "schedule.drops": [2]},
-    "cifar10": {"data": "synthetic:cifar10", "steps": 3, "batch_size": 8, "log_every": 1},
-    "cifar100": {"data": "synthetic:cifar100", "steps": 3, "batch_size": 8, "log_every": 1},
+    "cifar10": {"data": "synthetic:tiny10", "steps": 3, "batch_size": 4, "log_every": 1},
+    "cifar100": {"data": "synthetic:tiny100", "steps": 3, "batch_size": 4, "log_every": 1},
 }
 DEPARTURES = (
     "All methods of a network start from the same weights, initialised as the paper states for it. In the authors' "

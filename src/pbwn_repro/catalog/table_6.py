@@ -16,7 +16,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
 def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared = {"model": "wrn-16-4", "method": labels["method"], "scope": labels["scope"]}
     if scale == "smoke":
-        return {**shared, "data": "synthetic:svhn", "steps": 3, "batch_size": 8, "log_every": 1}
+        return {**shared, "data": "synthetic:tiny10", "steps": 3, "batch_size": 8, "log_every": 1}
     if scale == "short":
         return {**shared, **shortened("wrn-16-4", 8), "data.train": ["train"]}
     return shared

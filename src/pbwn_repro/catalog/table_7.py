@@ -23,7 +23,7 @@ def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared = {"model": labels["network"], "method": labels["method"], "lr": labels["lr"]}
     if scale == "smoke":
         small = {"batch_size": 4, "log_every": 1, "data.test": "test"}
-        return {**shared, "data": "synthetic:imagenet", "steps": 2, **small}
+        return {**shared, "data": "synthetic:tiny100", "steps": 2, **small}
     return {**shared, **(shortened(str(labels["network"]), 5) if scale == "short" else {})}
 
 

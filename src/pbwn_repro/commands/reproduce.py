@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import ARTEFACTS, completing
@@ -14,7 +16,10 @@ from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Artefact
-    from pbwn_repro.runs.sweep import Sweep
+    from pbwn_repro.planning.preview import Item
+    from pbwn_repro.runs.jobs import Job
+    from pbwn_repro.runs.packing import Slots
+    from pbwn_repro.runs.sweep import Pool, Sweep
 
 
 def reproduce(
@@ -47,8 +52,14 @@ def reproduce(
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
     device: Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")] = "auto",
+    cluster: Annotated[
+        str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
+    ] = None,
     retry: Annotated[bool, option("Try again what has diverged before.", "--retry")] = False,
     quiet: Annotated[bool, option("Print the summary alone.", "--quiet", "-q")] = False,
+    dry_run: Annotated[
+        bool, option("Show the runs with their state, time and size; make nothing.", "--dry-run")
+    ] = False,
 ) -> None:
     """Make the runs that a table or figure needs: what is missing is made, what was cut off goes on.
 
@@ -58,9 +69,10 @@ def reproduce(
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning.jobs import plan_jobs, plans_of, sets_of
     from pbwn_repro.planning.only import parse_only
+    from pbwn_repro.planning.preview import preview
     from pbwn_repro.planning.sources import Sources, parse_sources
-    from pbwn_repro.runs.local import LocalPool
     from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.speed import Speeds
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import view_for
 
@@ -69,16 +81,51 @@ def reproduce(
     chosen = parse_only(only or (), artefacts, scale, seeds)
     given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
-    made = plan_jobs(artefacts, scale, out.resolve(), sources, seeds=seeds, only=chosen)
-    missing = sum(job.state != "done" for job in made)
-    result = sweep(
-        made,
-        LocalPool(slots(missing, jobs=jobs, device=device)),
-        view_for(console, quiet=quiet),
-        retry=retry,
-    )
+    places = slots(10**9, jobs=jobs, device=device)
+    speeds = Speeds(out, cache_dir, places.devices[0])
+    wanted = {"seeds": seeds, "only": chosen}
+    if dry_run:
+        _preview(preview(artefacts, scale, out, sources, speeds, **wanted), places, scale, out)
+        return
+    made = plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, **wanted)
+    result = sweep(made, _pool(made, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
     _summarise(result, out)
     raise typer.Exit(sweep_code(result))
+
+
+def _pool(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
+    from pbwn_repro.runs.local import LocalPool
+    from pbwn_repro.runs.packing import slots
+
+    if cluster is None:
+        missing = sum(job.state != "done" and not job.alone for job in made)
+        return LocalPool(slots(missing, jobs=jobs, device=device))
+    from pbwn_repro.runs.cluster import RayPool
+
+    return RayPool(cluster, device=device, jobs=jobs)
+
+
+def _preview(items: Sequence[Item], places: Slots, scale: str, out: Path) -> None:
+    from pbwn_repro.runs.packing import wall_seconds
+    from pbwn_repro.runs.view import duration
+
+    table = Table("run", "state", "time", "on disk", box=None, pad_edge=False)
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for item in items:
+        size = f"{item.bytes / 1e6:,.0f} MB" if item.bytes else ""
+        table.add_row(item.title, item.state, duration(item.seconds / places.threads), size)
+    console = Console()
+    console.print(table)
+    left = [item for item in items if item.state not in ("done", "diverged")]
+    seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
+    size = sum(item.bytes for item in left) / 1e6
+    console.print(
+        f"\n{len(left)} of {len(items)} runs to make at the scale {scale} in {out}: about {duration(seconds)} with "
+        f"{places.count} at a time, {size:,.0f} MB on the disk. Nothing was written.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _artefacts(names: list[str]) -> list[Artefact]:

@@ -16,6 +16,9 @@ SHAPES = {
     **{name: (known.image_shape, len(known.classes), 1_000, 500) for name, known in KNOWN_SETS.items()},
     "digits": ((1, 8, 8), 10, 1_000, 500),
     "imagenet": ((3, 224, 224), 1_000, 64, 32),
+    # Few and small, for networks that are slow.
+    "tiny10": ((3, 16, 16), 10, 80, 16),
+    "tiny100": ((3, 16, 16), 100, 80, 16),
 }
 CELLS = 4
 PICTURES_PER_CLASS = 8

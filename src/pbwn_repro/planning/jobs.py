@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact, find
+from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Only
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
 from pbwn_repro.engine.preprocessing import training_split
 from pbwn_repro.measurements import folder_of
-from pbwn_repro.planning.measuring import MeasuringJob
+from pbwn_repro.planning.measuring import MeasuringJob, measuring_flops
 from pbwn_repro.planning.sources import Sources
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Job, TrainingJob
 from pbwn_repro.runs.resolution import complete
+from pbwn_repro.runs.speed import Speeds
 
 
 def plans_of(
@@ -41,54 +43,66 @@ def plan_jobs(
     *,
     seeds: int | None = None,
     only: Only | None = None,
+    speeds: Speeds | None = None,
 ) -> list[Job]:
-    """The jobs that make the artefacts: their training runs, then what is measured."""
+    """The jobs that make the artefacts; a run that several of them show is made once."""
     jobs: dict[Path, Job] = {}
-    for plan in plans_of(artefacts, scale, seeds=seeds, only=only):
-        job = training_job(plan, out, sources)
-        jobs.setdefault(job.path, job)
+    speeds = speeds or Speeds(out, sources.cache_dir)
     for artefact in artefacts:
+        for plan in plans_of([artefact], scale, seeds=seeds, only=only):
+            run = training_job(plan, out, sources, speeds, title_of(artefact, plan))
+            jobs.setdefault(run.path, run)
         if isinstance(artefact, MeasuredArtefact) and not only:
-            options = artefact.options(scale)
-            path = folder_of(out, artefact.name, scale, artefact.measurement, options).path
-            jobs[path] = MeasuringJob(f"{artefact.name} {artefact.measurement}", path, artefact.measurement, options)
+            measured = measuring_job(artefact, scale, out, speeds)
+            jobs[measured.path] = measured
     if not jobs:
         wanted = ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in (only or {}).items())
         raise ValueError(f"no run of {', '.join(artefact.name for artefact in artefacts)} has {wanted}: ask for fewer")
     return list(jobs.values())
 
 
-def training_job(plan: Plan, out: Path, sources: Sources) -> TrainingJob:
+def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: Speeds) -> MeasuringJob:
+    """The job of a measured artefact."""
+    options = artefact.options(scale)
+    path = folder_of(out, artefact.name, scale, artefact.measurement, options).path
+    title = f"{artefact.name} {artefact.measurement}"
+    return MeasuringJob(title, path, artefact.measurement, options, measuring_flops(options, speeds))
+
+
+def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> TrainingJob:
     """The job of one training run; its data are looked at, so that its folder is known."""
     fields, name = complete(plan.wishes)
     data = fields["data"]
-    dataset = sources.load(name, [*data.get("train", ["train"]), data.get("test", "test")])
+    dataset = sources.load(name, splits_of(data))
     data.update(name=dataset.name, digest=dataset.digest)
     config = read_config({**fields, "processes": 1})
     _check_labels(config, dataset)
     return TrainingJob(
-        title=title_of(plan),
+        title=title,
         path=RunFolder.of(config, out, plan.artefact, plan.scale).path,
         config=config,
         source=sources.source_of(name),
         data_dir=sources.data_dir,
         cache_dir=sources.cache_dir,
+        flops=speeds.effort(config).flops,
     )
 
 
-def title_of(plan: Plan) -> str:
+def splits_of(data: Mapping[str, Any]) -> list[str]:
+    """The splits that a configuration's part on data asks for."""
+    return [*data.get("train", ["train"]), data.get("test", "test")]
+
+
+def title_of(artefact: Artefact, plan: Plan) -> str:
     """A run in words, short enough for a row: of numbers the name is said too, of variants only what is unusual."""
-    usual = {
-        axis.name: axis.values[0]
-        for axis in find(plan.artefact).axes(plan.scale)
-        if axis.role == "variant" or len(axis.values) == 1
-    }
+    axes = artefact.axes(plan.scale) if isinstance(artefact, TrainedArtefact) else ()
+    usual = {axis.name: axis.values[0] for axis in axes if axis.role == "variant" or len(axis.values) == 1}
     words = [
         value if isinstance(value, str) else f"{name} {value}"
         for name, value in plan.labels.items()
         if usual.get(name) != value
     ]
-    return " ".join((plan.artefact, *words))
+    return " ".join((artefact.name, *words))
 
 
 def _check_labels(config: RunConfig, dataset: DataSet) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from pbwn_repro.config import read_config
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.measurements import measure
+from pbwn_repro.recipes import recipe
 from pbwn_repro.runs.folder import RunFolder, State
+from pbwn_repro.runs.speed import Speeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,3 +52,14 @@ class MeasuringJob:
                 measure(self.measurement, self.options, RunFolder(self.path), progress=tell)
             finally:
                 reporter.end()
+
+
+def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
+    """How much work a measurement is: a step of each method and network in every round."""
+    flops = 0.0
+    for name in options.get("networks", ()):
+        fields = recipe(name)
+        sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
+        step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops
+        flops += step * len(options["methods"]) * (options["rounds"] + 1)  # one round to warm up
+    return flops

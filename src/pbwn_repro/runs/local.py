@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from multiprocessing import connection
+from contextlib import suppress
+from multiprocessing import connection, forkserver, resource_tracker
 from typing import Any
 
 from pbwn_repro.runs.jobs import Ending, Job
@@ -14,7 +15,9 @@ from pbwn_repro.runs.packing import Slots, cores
 from pbwn_repro.runs.worker import work
 
 # Processes are forked from a server that has these loaded: importing them takes longer than many a short run.
-_PRELOADED = ["torch", "torch._dynamo", "pbwn_repro.runs.worker", "sklearn.datasets", "scipy"]
+# What is not installed is passed over.
+_PRELOADED = ["torch", "torch._dynamo", "pbwn.numba_kernels", "pbwn_repro.runs.worker", "sklearn.datasets", "scipy"]
+_REQUESTS = {signal.SIGINT, signal.SIGTERM}
 
 
 class LocalPool:
@@ -24,13 +27,11 @@ class LocalPool:
         """No process is started yet."""
         self._free = list(reversed(slots.devices))
         self._count, self._threads = slots.count, slots.threads
-        self._running: dict[int, tuple[Job, Any, Any, str]] = {}  # by the process's sentinel
+        self._running: dict[Any, tuple[Job, Any, Any, str]] = {}  # by the process's sentinel
         self._context = multiprocessing.get_context("forkserver")
 
     def __enter__(self) -> LocalPool:
-        """Settle how the processes' threads behave: their OpenMP reads it once, when the server loads torch."""
-        multiprocessing.set_forkserver_preload(_PRELOADED)
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        """Nothing has to be made ready before the first job."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -46,6 +47,7 @@ class LocalPool:
 
     def start(self, job: Job) -> None:
         """Start a process for the job."""
+        _start_server()
         device = self._free.pop()
         ours, theirs = self._context.Pipe(duplex=False)
         threads = cores() if job.alone else self._threads
@@ -58,7 +60,7 @@ class LocalPool:
         """The jobs that have ended, after so many seconds at the latest."""
         ended = []
         for sentinel in connection.wait(list(self._running), seconds):
-            job, process, pipe, device = self._running.pop(sentinel)  # type: ignore[call-overload]
+            job, process, pipe, device = self._running.pop(sentinel)
             process.join()
             ended.append((job, _ending(process.exitcode, pipe)))
             self._free.append(device)
@@ -70,10 +72,28 @@ class LocalPool:
             process.terminate()
 
 
+def _start_server() -> None:
+    """Start the server that processes are forked from, unless it runs."""
+    # OpenMP reads this once, when the server loads torch: threads that wait have to leave the cores to other runs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    # A signal to the whole group must not end the server before its processes have saved: it is blocked there. The
+    # tracker comes first because starting it unblocks signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _REQUESTS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _main(job: Job, device: str, threads: int, pipe: Any) -> None:
-    os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the sweep alone, which asks each process once
+    os.setpgid(0, 0)  # a signal to the group, as a terminal's Ctrl-C, reaches the sweep alone, which asks once
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    pipe.send(work(job, device, threads))
+    ending = work(job, device, threads)
+    with suppress(BrokenPipeError):  # the sweep may be gone
+        pipe.send(ending)
 
 
 def _follow_parent() -> None:
@@ -93,7 +113,7 @@ def _ending(code: int, pipe: Any) -> Ending:
         pass
     finally:
         pipe.close()
-    if code == -signal.SIGTERM:
-        return Ending("stopped", "stopped before it had anything to save")
+    if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        return Ending("stopped", "stopped at once; the same command goes on from the last checkpoint")
     word = f"killed by {signal.Signals(-code).name}" if code < 0 else f"gone with exit code {code}"
     return Ending("killed", f"the process was {word}; the same command goes on from its last checkpoint")

@@ -35,6 +35,11 @@ def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
     return Slots(tuple(devices[index % len(devices)] for index in range(count)), max(1, cores() // count))
 
 
+def wall_seconds(seconds: float, longest: float, places: Slots) -> float:
+    """How long runs take together that take so many seconds on one core or GPU, the longest of them so many."""
+    return max(seconds / places.count, longest) / places.threads
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,70 @@
+"""All artefacts at all scales: how many runs, how long they take here, and how many are done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pbwn_repro.catalog import ARTEFACTS, SCALES, Artefact, MeasuredArtefact, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import identity
+from pbwn_repro.config import ConfigError, read_config
+from pbwn_repro.planning.jobs import measuring_job
+from pbwn_repro.planning.preview import config_of
+from pbwn_repro.runs.folder import RunFolder
+from pbwn_repro.runs.speed import Speeds
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An artefact at a scale; `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them."""
+
+    runs: int
+    done: int
+    seconds: float
+    longest: float
+
+
+def overview(out: Path, speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
+    """The standing of each artefact at each scale, from what is on the disk below `out`."""
+    finished: dict[Path, set[tuple[str, int]]] = {}
+    return {
+        name: {scale: standing(artefact, scale, out, speeds, finished) for scale in SCALES}
+        for name, artefact in ARTEFACTS.items()
+    }
+
+
+def standing(
+    artefact: Artefact, scale: Scale, out: Path, speeds: Speeds, finished: dict[Path, set[tuple[str, int]]]
+) -> Standing:
+    """How an artefact stands at a scale; `finished` keeps what was found in folders that were looked into."""
+    if isinstance(artefact, MeasuredArtefact):
+        job = measuring_job(artefact, scale, out, speeds)
+        seconds = speeds.seconds(job.flops, "resnet")
+        return Standing(1, int(job.state == "done"), seconds, seconds)
+    assert isinstance(artefact, TrainedArtefact)
+    seeds, runs, done, times = artefact.seeds[scale], 0, 0, [0.0]
+    for plan in artefact.plans(scale, seeds=1):
+        folder = out / plan.artefact / scale
+        if folder not in finished:
+            finished[folder] = _finished(folder)
+        runs += seeds
+        times.append(speeds.estimate(config_of(plan)).seconds)
+        if finished[folder]:
+            name = plan.identity
+            done += sum((name, seed) in finished[folder] for seed in range(1, seeds + 1))
+    return Standing(runs, done, sum(times) * seeds, max(times))
+
+
+def _finished(folder: Path) -> set[tuple[str, int]]:
+    """The runs in a folder that are done: what they are, whatever copy of the data they used, and their seeds."""
+    found = set()
+    for path in folder.glob("*/config.json"):
+        run = RunFolder(path.parent)
+        if run.state == "done":
+            try:
+                config = read_config(json.loads(path.read_text()))
+            except (OSError, ValueError, ConfigError):
+                continue  # a damaged folder counts for nothing
+            found.add((identity(config), config.seed))
+    return found

@@ -1,0 +1,123 @@
+"""How much work a run is, in steps, FLOPs and bytes: known without doing any of it, and without its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pbwn_repro import methods, models
+from pbwn_repro.config import Adam, RunConfig
+from pbwn_repro.data import DataSet, MemorySplit
+from pbwn_repro.data.known_sets import KNOWN_SETS
+from pbwn_repro.data.synthetic import SHAPES
+from pbwn_repro.engine.processes import Processes
+from pbwn_repro.engine.tasks import test_batches
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a run amounts to.
+
+    flops: of all training steps and of all tests; `step_flops` of one training step.
+    bytes: on the disk, when it is done.
+    """
+
+    steps: int
+    flops: float
+    step_flops: float
+    bytes: int
+
+
+class NetworkCost(NamedTuple):
+    """FLOPs of a training step, and of testing one picture; the number of parameters."""
+
+    step_flops: float
+    picture_flops: float
+    parameters: int
+
+
+class _Shape(NamedTuple):
+    image: tuple[int, int, int]
+    classes: int
+    pictures: Mapping[str, int]
+
+
+def effort(config: RunConfig, cost: NetworkCost | None = None) -> Effort:
+    """What a configuration amounts to; `cost` is that of its network, where that is known already."""
+    cost = cost or network_cost(config)
+    pictures = _shape(config.data.name).pictures
+    steps_per_epoch = max(1, sum(pictures[split] for split in config.data.train) // config.batch_size)
+    steps = config.steps or (config.epochs or 0) * steps_per_epoch
+    tests = max(1, steps // (config.evaluate_every or steps_per_epoch))
+    flops = steps * cost.step_flops + tests * pictures[config.data.test] * cost.picture_flops
+    moments = 2 if isinstance(config.optimizer, Adam) else int(config.optimizer.momentum > 0)
+    # The exported model, and a checkpoint with the model and the optimizer's moments, in float32.
+    return Effort(steps, flops, cost.step_flops, 4 * cost.parameters * (2 + moments))
+
+
+def network_cost(config: RunConfig) -> NetworkCost:
+    """Count on the meta device, where nothing is computed; a step is a forward pass three times, as in section 3.3."""
+    shape = _shape(config.data.name)
+    image = _as_the_network_sees_it(config, shape)
+    start = methods.start(config.model, config.method, config.init)
+    with torch.device("meta"):
+        model = models.build(
+            config.model,
+            num_classes=shape.classes,
+            in_channels=image.shape[1],
+            image_size=image.shape[2],
+            **{**start, **config.model_options},
+        )
+        one = torch.zeros(1, *image.shape[1:])
+    model.eval()
+    picture = _forward_flops(model, one)
+    step = 3 * config.batch_size * picture
+    if config.data.labels is not None:
+        batches = [torch.zeros(count, *image.shape[1:], device="meta") for count in _ladder_batches(config)]
+        labels = torch.zeros(config.data.labels, dtype=torch.long, device="meta")
+        model.train()
+        step = 3 * _forward_flops(model.loss, batches[0], labels, batches[1])
+    return NetworkCost(step, picture, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def hours_at(flops: float, teraflops: float) -> float:
+    """How long so much work takes on a device that sustains so many TFLOP/s."""
+    return flops / (teraflops * 1e12) / 3_600
+
+
+def _ladder_batches(config: RunConfig) -> tuple[int, int]:
+    return config.data.labels or 0, config.batch_size
+
+
+def _forward_flops(function: nn.Module, *inputs: Tensor) -> float:
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        function(*inputs)
+    return float(counter.get_total_flops())
+
+
+def _as_the_network_sees_it(config: RunConfig, shape: _Shape) -> Tensor:
+    """One black picture through the preparation that comes before a test."""
+    black = MemorySplit(torch.zeros(1, *shape.image, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
+    dataset = DataSet("black", {config.data.test: black}, ("black",), "nowhere")
+    return test_batches(config, dataset, Processes(), 0).batch(0, 0).images
+
+
+def _shape(name: str) -> _Shape:
+    """The sizes of a set, by its name in a configuration."""
+    name = name.removesuffix("-jpeg")
+    if name in KNOWN_SETS:
+        known = KNOWN_SETS[name]
+        counts = {split: part.count for split, part in known.splits.items()}
+        return _Shape(known.image_shape, len(known.classes), counts)
+    if name == "digits":
+        return _Shape((1, 8, 8), 10, {"train": 1_437, "test": 360})
+    if name == "imagenet":
+        return _Shape((3, 224, 224), 1_000, {"train": 1_281_167, "val": 50_000})
+    image, classes, train, test = SHAPES[name.removeprefix("synthetic:").removeprefix("synthetic-")]
+    return _Shape(image, classes, {"train": train, "test": test})
