@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pbwn_repro.paper import BestSetting, claims_on
 from pbwn_repro.report.cells import Cells
 from pbwn_repro.report.choosing import choose
 from pbwn_repro.report.layout import row_title
 from pbwn_repro.report.matching import Labelled
 from pbwn_repro.report.model import Plot
-from pbwn_repro.report.reading import Record
-from pbwn_repro.report.series import SETTINGS, Time, plots, search_plot
+from pbwn_repro.report.series import Time, plots, search_plot
 
 
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
@@ -45,22 +43,15 @@ def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
     return [found] if found else []
 
 
-def _at_the_papers_best(cells: Cells, prefix: str, time: Time) -> list[Plot]:
-    """The training loss at the setting that the paper found best, where it is not the best of ours."""
-    found: list[Plot] = []
-    for claim in claims_on(cells.protocol.artefact.name):
-        criterion = claim.criterion
-        if not isinstance(criterion, BestSetting):
-            continue
-        name, value = criterion.name, criterion.value
-        if all(best.setting.get(name) == value for best in cells.chosen.values()):
-            continue
-        rows: list[tuple[str, list[Record]]] = []
-        for key, title in _names(cells).items():
-            runs = [run for run in _done(cells.runs.get((key, ""), [])) if run.labels[name] == value]
-            rows.append((title, [run.record for run in runs]))
-        found += plots(prefix, f"at the paper's {SETTINGS.get(name, name)} {value:g}", rows, time)[:1]
-    return found
+def _at_the_papers_best(cells: Cells, prefix: str, time: Time) -> tuple[Plot, ...]:
+    """The training loss at the setting that the paper states as the best, where it is not the best of ours."""
+    stated = cells.stated
+    rows = [
+        (title, [run.record for run in stated.runs[key].runs])
+        for key, title in _names(cells).items()
+        if key in stated.runs
+    ]
+    return plots(prefix, f"at the paper's {stated.value}", rows, time)[:1] if rows else ()
 
 
 def _names(cells: Cells) -> dict[str, str]:

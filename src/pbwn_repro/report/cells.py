@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from pbwn_repro.paper import Column
+from pbwn_repro.paper import BestSetting, Column, claims_on
+from pbwn_repro.paper.numbers import Measure
 from pbwn_repro.report.choosing import Chosen, choose
+from pbwn_repro.report.grid import Search
 from pbwn_repro.report.layout import Layout, layout
 from pbwn_repro.report.matching import Labelled, Protocol
 from pbwn_repro.report.measures import MEASURES, SEARCHED_BY
 from pbwn_repro.report.model import Cell, Table
-from pbwn_repro.report.verdicts import Search
+from pbwn_repro.report.series import SETTINGS
 
 Place = tuple[str, str]  # the key of a row, the value of a column
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The paper's own setting in words, and the runs of each row there; none where it is the best of ours too."""
+
+    value: str
+    runs: Mapping[str, Chosen]
 
 
 class Cells:
@@ -31,15 +42,24 @@ class Cells:
             self.runs.setdefault(place, []).append(run)
         best = {place: choose(found, self.searched, self.measure) for place, found in self.runs.items()}
         self.chosen: dict[Place, Chosen] = {place: found for place, found in best.items() if found is not None}
+        self.stated = self._stated()
+        self._all = self.chosen | {(row, self.stated.value): runs for row, runs in self.stated.runs.items()}
 
     def values(self, row: str, column: Column) -> dict[int, float]:
         """What the runs of a cell gave, by seed."""
-        chosen = self.chosen.get((row, column.value))
+        chosen = self._all.get((row, column.value))
         return chosen.values(MEASURES[column.measure]) if chosen else {}
+
+    def columns(self, measure: Measure) -> tuple[Column, ...]:
+        """Where a claim is looked at: in a table its columns; in a figure the best settings, then the paper's own."""
+        if self.layout.paper:
+            return self.layout.columns
+        own = (Column(self.stated.value, self.stated.value, measure),) if self.stated.runs else ()
+        return (Column("", measure=measure), *own)
 
     def diverged(self, row: str, column: Column) -> int:
         """How many runs of a cell's setting diverged."""
-        chosen = self.chosen.get((row, column.value))
+        chosen = self._all.get((row, column.value))
         return chosen.diverged if chosen else 0
 
     def search(self, row: str, column: Column, name: str) -> Search | None:
@@ -54,12 +74,33 @@ class Cells:
 
     def table(self) -> Table:
         """Ours beside the paper's."""
+        shown = list(self.layout.columns)
+        if self.stated.runs:
+            at = self.stated.value
+            shown += [Column(f"{column.title}, at {at}", at, column.measure) for column in self.layout.columns]
         cells = {}
         for row in self.layout.rows:
-            for column in self.layout.columns:
-                chosen = self.chosen.get((row.key, column.value))
+            for column in shown:
+                chosen = self._all.get((row.key, column.value))
                 ours = chosen.summary(MEASURES[column.measure]) if chosen else None
                 number = self.layout.number(row, column)
                 cells[row.title, column.title] = Cell(row.title, column.title, ours, number)
-        rows, columns = (tuple(each.title for each in side) for side in (self.layout.rows, self.layout.columns))
+        rows, columns = (tuple(each.title for each in side) for side in (self.layout.rows, shown))
         return Table(rows, columns, cells, self.layout.unit)
+
+    def _stated(self) -> Stated:
+        """The runs at the setting that the paper states as the best, where it is not the best of ours for all rows."""
+        for claim in claims_on(self.protocol.artefact.name):
+            criterion = claim.criterion
+            if isinstance(criterion, BestSetting):
+                name, value = criterion.name, criterion.value
+                if all(best.setting[name] == value for best in self.chosen.values()):
+                    continue
+                runs = {
+                    row: [run for run in found if run.labels[name] == value] for (row, _), found in self.runs.items()
+                }
+                there = {row: choose(found, self.searched, self.measure) for row, found in runs.items()}
+                words = f"{SETTINGS.get(name, name)} {value:g}"
+                # The words say the setting: nothing was chosen.
+                return Stated(words, {row: replace(found, setting={}) for row, found in there.items() if found})
+        return Stated("", {})

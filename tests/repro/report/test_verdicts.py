@@ -142,6 +142,22 @@ def test_a_best_rate_is_found_only_when_all_were_tried(tmp_path):
     assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "holds"
 
 
+def test_claims_are_also_looked_at_where_the_paper_found_its_best(tmp_path):
+    """Ours is best at rate 1, where the two gradients differ; at the paper's 0.3 they do not."""
+    for method, ends in (("pbwn", {1.0: 0.1, 0.3: 0.5}), ("pbwn-riem", {1.0: 0.2, 0.3: 0.5})):
+        for rate, end in ends.items():
+            for plan in plans("figure-2a", seeds=3, method=method, sizes="paper", lr=rate):
+                write_run(tmp_path, plan, losses=(end, end + plan.labels["seed"] / 1000))
+    at_best = verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "")
+    at_papers = verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "learning rate 0.3")
+    assert (at_best.outcome, at_papers.outcome) == ("does not hold", "holds")
+    [section] = [each for each in collect(tmp_path).sections if each.artefact.name == "figure-2a"]
+    cells = section.table.cells
+    assert cells["PBWN", "training loss, last epoch"].ours.chosen == {"lr": 1.0}
+    assert cells["PBWN", "training loss, last epoch, at learning rate 0.3"].ours.mean == pytest.approx(0.502)
+    assert section.plots[-1].name == "figure-2a-paper-at-the-paper-s-learning-rate-0-3-training-loss"
+
+
 def test_a_large_interval_jumps_early(tmp_path):
     for interval, losses in ((1, (2.0, 1.0)), (100, (1.0, 2.0, *[0.5] * 38))):
         for plan in plans("figure-2b", seeds=3, interval=interval, sizes="paper"):

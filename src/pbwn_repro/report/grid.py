@@ -1,0 +1,38 @@
+"""Where verdicts find their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pbwn_repro.paper import Column
+from pbwn_repro.paper.numbers import Measure
+from pbwn_repro.report.comparing import Values
+from pbwn_repro.report.layout import Layout
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best value, those that were tried, and those that still have no run."""
+
+    best: float
+    tried: tuple[float, ...]
+    open: tuple[float, ...]
+
+
+class Grid(Protocol):
+    """Where values stand: by the key of a row and by column."""
+
+    layout: Layout
+
+    def columns(self, measure: Measure) -> tuple[Column, ...]:
+        """Where a claim that counts this is looked at."""
+
+    def values(self, row: str, column: Column) -> Values:
+        """What the runs of a cell gave, by seed."""
+
+    def diverged(self, row: str, column: Column) -> int:
+        """How many runs of a cell diverged."""
+
+    def search(self, row: str, column: Column, name: str) -> Search | None:
+        """What a search in a cell found."""
