@@ -1,0 +1,96 @@
+"""The command line as a whole: its help is for newcomers, its names complete."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import cli_surface
+import pbwn
+from pbwn_repro import catalog, exit_codes, methods, models
+from pbwn_repro.cli import EPILOG, app
+from pbwn_repro.commands import names
+from pbwn_repro.data.known_sets import KNOWN_SETS
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def pbwn_command(*words, columns="100"):
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": columns, "TERM": "dumb"})
+
+
+def test_the_help_groups_the_commands_by_what_they_are_for():
+    printed = pbwn_command("--help").output
+    panels = ["The paper's tables and figures", "Single runs and data", "Your own models", "This machine"]
+    places = [printed.index(panel) for panel in panels]
+    assert places == sorted(places)
+    for command in cli_surface.surface():
+        if command.count(" ") == 1:
+            assert f" {command.removeprefix('pbwn ')} " in printed
+
+
+@pytest.mark.parametrize("command", [name for name in cli_surface.surface() if name != "pbwn"])
+def test_every_command_and_every_option_says_what_it_does(command):
+    printed = pbwn_command(*command.split()[1:], "--help", columns="200").output
+    options = [line for line in printed.splitlines() if re.match(r"\s*│?\s*\*?\s*--\w", line)]
+    assert options
+    for line in options:
+        assert re.search(r"[a-z]{2,}.*[.)\]]", line.partition("--")[2]), f"{command}: {line}"
+
+
+def test_the_exit_codes_are_the_same_in_help_readme_and_code():
+    codes = [exit_codes.DONE, exit_codes.FAILED, exit_codes.USAGE, exit_codes.NON_FINITE, exit_codes.INTERRUPTED]
+    for text in (EPILOG, README, exit_codes.__doc__):
+        assert all(re.search(rf"\b{code}\b", text.partition("xit code")[2]) for code in codes)
+    assert "Exit codes: 0 done" in pbwn_command("--help").output
+
+
+def test_the_version_is_that_of_the_library():
+    assert pbwn_command("--version").output == f"pbwn {pbwn.__version__}\n"
+
+
+def test_an_unknown_command_suggests_the_nearest_one():
+    done = pbwn_command("reprodcue")
+    assert done.exit_code == exit_codes.USAGE
+    assert "No such command 'reprodcue'. Did you mean 'reproduce'?" in done.output
+
+
+def test_the_names_that_complete_are_the_names_that_there_are():
+    assert tuple(catalog.ARTEFACTS) == names.ARTEFACTS
+    assert methods.names() == names.METHODS
+    assert models.names() == names.NETWORKS
+    assert tuple(KNOWN_SETS) == names.SETS
+
+
+COMPLETIONS = {
+    ("reproduce", "table-"): names.ARTEFACTS[5:],
+    ("show", "figure-3"): ("figure-3a", "figure-3b"),
+    ("train", "--method", "pbwn"): ("pbwn-riem", "pbwn", "pbwn-epoch"),
+    ("train", "--model", "vgg"): ("vgg-e",),
+    ("inspect", "wrn"): ("wrn-16-4",),
+    ("data", "get", "cifar"): ("cifar10", "cifar100"),
+    ("docto",): ("doctor",),
+}
+
+
+@pytest.mark.parametrize("words", COMPLETIONS, ids=" ".join)
+def test_a_shell_completes_commands_and_names(words):
+    environment = {
+        **os.environ,
+        "_PBWN_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("pbwn", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    program = "import sys; sys.argv[0] = 'pbwn'; from pbwn_repro.cli import run; run()"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == list(COMPLETIONS[words]), done.stderr
+
+
+def test_completion_does_not_wait_for_torch():
+    program = "import sys, pbwn_repro.cli; assert 'torch' not in sys.modules, 'torch was imported'"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
