@@ -1,0 +1,42 @@
+"""Jobs that come to grief at a given step, once: killed, or asking the whole sweep to stop."""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass
+
+from pbwn_repro.engine.reporting import Everyone
+from pbwn_repro.runs.jobs import TrainingJob
+from storm import Killer, digits_config
+
+
+def digits_job(path, title="digits", kind=TrainingJob, **fields):
+    """A job on the embedded digits that takes a moment."""
+    config = digits_config(**{"model": "mlp", "method": "pbwn", **fields})
+    return kind(title=title, path=path, config=config, source="digits")
+
+
+@dataclass(frozen=True, eq=False)
+class KilledOnce(TrainingJob):
+    """The first process that makes it is killed at its eighth step."""
+
+    def make(self, device, reporter):
+        flag = self.path.parent / f"{self.path.name}.killed"
+        moment = None if flag.exists() else ("step", 8)
+        flag.touch()
+        super().make(device, Everyone(reporter, Killer(moment, signal.SIGKILL, False)))
+
+
+@dataclass(frozen=True, eq=False)
+class StopsTheSweep(TrainingJob):
+    """At its fifth step somebody presses Ctrl-C; it goes on when the sweep has handed that on."""
+
+    def make(self, device, reporter):
+        super().make(device, Everyone(reporter, PressesCtrlC(None, signal.SIGINT, False)))
+
+
+class PressesCtrlC(Killer):
+    def step(self, step, loss, rate, speed):
+        if step == 5:
+            os.kill(multiprocessing.parent_process().pid, signal.SIGINT)
+            signal.pause()
