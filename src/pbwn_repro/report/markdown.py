@@ -58,9 +58,11 @@ def not_run(report: Report) -> str:
         found = [section for section in report.sections if section.artefact.name == name and _has_results(section)]
         if not found:
             lines.append(f"- {heading(name)}, {artefact.title}: `pbwn reproduce {name} --scale paper`")
+        elif all(section.scale != "paper" for section in found):
+            lines.append(f"- {heading(name)} at paper scale: `pbwn reproduce {name} --scale paper`")
         for section in found:
             if section.missing:
-                lines.append(f"- {heading(name)}: {section.missing} runs missing: `{command(section)}`")
+                lines.append(f"- {heading(name)}, {section.missing} of the runs: `{command(section)}`")
     return "\n".join(lines) or "Nothing: every artefact has its runs."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,20 @@ def _section(
         verdicts(artefact.name, cells),
         tuple(_run(run) for run in done),
         missing,
-        notes(artefact, scale, variant, [run.record for run in done], missing),
+        (*_searched(cells), *notes(artefact, scale, variant, [run.record for run in done], missing)),
         unfinished=_paths(runs, "unfinished"),
         diverged=_paths(runs, "diverged"),
         environments=tuple(environments),
     )
+
+
+def _searched(cells: Cells) -> list[str]:
+    """A word of caution where a search is not complete: the best of some settings need not be the best of all."""
+    possible = prod(len(axis.values) for axis in cells.searched)
+    least = min((chosen.settings for chosen in cells.chosen.values()), default=possible)
+    if least == possible:
+        return []
+    return [f"The search is not complete: {least} of {possible} settings have runs, in the cell that has fewest."]
 
 
 def _missing(protocol: Protocol, runs: Sequence[Labelled], variant: Mapping[str, Any]) -> int:

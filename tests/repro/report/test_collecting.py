@@ -85,6 +85,16 @@ def test_the_best_rate_is_chosen_on_the_seeds_that_all_rates_have_and_shown_with
     assert ours.values == pytest.approx((0.1, 2.0, 3.0, 4.0))
 
 
+def test_a_search_that_is_not_complete_says_so(tmp_path):
+    wanted = plans("figure-2a", method="pbwn", sizes="paper")
+    for plan in wanted[:4]:
+        write_run(tmp_path, plan)
+    words = "The search is not complete: 4 of 5 settings have runs, in the cell that has fewest."
+    assert words in section(collect(tmp_path), "figure-2a").notes
+    write_run(tmp_path, wanted[4])
+    assert words not in section(collect(tmp_path), "figure-2a").notes
+
+
 def test_a_figures_curves_show_the_best_setting_with_a_band_over_seeds(tmp_path):
     for plan in plans("figure-2a", seeds=2, method="pbwn", sizes="paper", lr=0.3):
         write_run(tmp_path, plan, losses=(2.0, plan.labels["seed"]))
