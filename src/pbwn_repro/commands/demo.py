@@ -43,10 +43,10 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     missing = sum(job.state != "done" for job in jobs)
     made = sweep(jobs, LocalPool(slots(missing)), view_for(console, quiet=quiet))
     code = sweep_code(made)
-    for job, ending in made.having("diverged", "failed", "killed", "busy", "stopped"):
+    for job, ending in made.having("diverged", "failed", "killed", "busy"):
         console.print(f"{job.title}: {described(ending)}", markup=False, highlight=False, soft_wrap=True)
     if code != DONE:
-        console.print("the same command goes on from here", highlight=False)
+        console.print("the demo is not complete; the same command goes on", highlight=False)
         raise typer.Exit(code)
     report = collect(out)
     [section] = (each for each in report.sections if each.artefact is artefact and each.scale == scale)
