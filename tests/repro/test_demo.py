@@ -43,3 +43,16 @@ def test_what_is_missing_is_made_and_the_report_drawn_anew(out):
     assert after[lost][0] == before[lost][0]
     assert all(after[path] == before[path] for path in kept)
     assert (out / "report.html").stat().st_mtime_ns > page
+
+
+def test_a_damaged_run_is_named_and_left_out(out, capsys):
+    compare(out, "smoke", quiet=True)
+    [path] = out.glob("demo/smoke/resnet-20-normal-*/result.json")
+    content = path.read_text()
+    path.write_text(content[:-20])
+    capsys.readouterr()
+    compare(out, "smoke", quiet=True)
+    path.write_text(content)
+    printed = capsys.readouterr()
+    assert f"left out: {path.parent}: result.json cannot be read" in printed.err
+    assert "│ PBWN " in printed.out

@@ -49,8 +49,12 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
         console.print("the demo is not complete; the same command goes on", highlight=False)
         raise typer.Exit(code)
     report = collect(out)
-    [section] = (each for each in report.sections if each.artefact is artefact and each.scale == scale)
-    Console().print(_table(section))
+    for path, reason in report.left_out.items():
+        console.print(f"left out: {path}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    shown = [each for each in report.sections if each.artefact is artefact and each.scale == scale and each.table]
+    if not shown:
+        raise ValueError(f"{out} holds no run that can be shown: remove it, or choose another folder with --out")
+    Console().print(_table(shown[0]))
     page = out / "report.html"
     if made.having("done") or not page.exists():  # drawing takes longer than looking at what is there
         with console.status("drawing the report ..."):
