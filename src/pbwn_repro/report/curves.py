@@ -12,8 +12,10 @@ from pbwn_repro.report.palette import GRID, strokes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 WIDE, NARROW = (7.4, 3.7), (3.4, 3.4)
+_ALL_PLACES = 8  # so many places on a logarithmic axis are all named, such as the rates of a search
 _LINE = 0.058  # the height of a line of text, as a share of the frame's
 
 
@@ -58,9 +60,17 @@ def draw(plot: Plot, *, narrow: bool) -> Figure:
             markersize=4,
             label=curve.name,
         )
-    axes.set_xscale("log" if plot.x_log else "linear")
-    axes.set_yscale("log" if plot.y_log else "linear")
     axes.margins(x=0)
+    if plot.y_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(_few_decades(*axes.get_ylim()))
+    if plot.x_log:
+        axes.set_xscale("log")
+        places = sorted({place for curve in curves for place in curve.x})
+        if len(places) <= _ALL_PLACES:
+            axes.set_xticks(places)
+        else:
+            axes.xaxis.set_major_locator(_few_decades(*axes.get_xlim()))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(number))
     axes.minorticks_off()
@@ -69,6 +79,15 @@ def draw(plot: Plot, *, narrow: bool) -> Figure:
     else:
         _name_at_ends(axes, curves)
     return figure
+
+
+def _few_decades(low: float, high: float) -> Locator:
+    """Ticks of a logarithmic axis: powers of ten alone are too few where there are less than two of them."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if high < 3 * low:
+        return MaxNLocator(5)
+    return LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,))
 
 
 def _name_at_ends(axes: Axes, curves: Sequence[Curve]) -> None:

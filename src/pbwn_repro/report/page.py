@@ -11,9 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import pbwn
-from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.catalog import ARTEFACTS, SCALES
 from pbwn_repro.report.drawing import MINUS
-from pbwn_repro.report.forest import forest
+from pbwn_repro.report.forest import decided, forest
 from pbwn_repro.report.inline import inline
 from pbwn_repro.report.markdown import command, heading
 from pbwn_repro.report.model import Outcome, Report
@@ -35,13 +35,12 @@ _PLURALS = {"holds": "hold", "does not hold": "do not hold", "not enough runs": 
 def page(report: Report) -> str:
     """Render the report."""
     sections = [view(section) for section in report.sections]
-    outcomes = Counter(claim.outcome for section in sections for claim in section["claims"])
     return (
         _templates()
         .get_template("page.html")
         .render(
             sections=sections,
-            tally={outcome: outcomes[outcome] for outcome in get_args(Outcome)},
+            tallies=tallies(report),
             runs=len({run.path for section in report.sections for run in section.runs}),
             environments=environments(report),
             missing=missing(report),
@@ -52,6 +51,18 @@ def page(report: Report) -> str:
             version=pbwn.__version__,
         )
     )
+
+
+def tallies(report: Report) -> dict[str, dict[str, int]]:
+    """How many claims came out how, by scale: what a scale says is not mixed with what another says."""
+    found = {scale: Counter[str]() for scale in reversed(SCALES)}
+    for section in report.sections:
+        found[section.scale].update(claim.outcome for claim in decided(section))
+    return {
+        scale: {outcome: outcomes[outcome] for outcome in get_args(Outcome) if outcomes[outcome]}
+        for scale, outcomes in found.items()
+        if outcomes
+    }
 
 
 def environments(report: Report) -> list[dict[str, Any]]:

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from pbwn_repro.cli import app
 from pbwn_repro.exit_codes import USAGE, exit_code
 from pbwn_repro.report.curves import of_plot, spread
-from pbwn_repro.report.forest import Decided, forest
+from pbwn_repro.report.forest import Decided, decided, forest
 from pbwn_repro.report.inline import inline
 from pbwn_repro.report.model import Curve, Plot
+from pbwn_repro.report.page import tallies
 from pbwn_repro.report.palette import METHODS, strokes, tones
 from pbwn_repro.report.tables import texts
 from pbwn_repro.report.views import best
@@ -96,6 +97,13 @@ def test_every_claim_and_what_was_found_is_in_the_page(whole, text):
     for section in whole.sections:
         for verdict in section.verdicts:
             assert text.count(verdict.sentence.replace("'", "&#39;")) >= 1
+
+
+def test_claims_are_counted_by_scale(whole):
+    counted = tallies(whole)
+    assert list(counted) == ["paper", "smoke"]
+    smoke = [section for section in whole.sections if section.scale == "smoke"]
+    assert sum(counted["smoke"].values()) == sum(len(decided(section)) for section in smoke)
 
 
 def test_what_run_folders_hold_cannot_become_part_of_the_page(text):
