@@ -101,8 +101,8 @@ _TABLES_3_4 = (
             *(("pbwn", "Res-32"), ("pbwn-epoch", "Res-32")),
             *(("pbwn-riem", "Res-44"), ("pbwn-epoch", "Res-44")),
         ),
-        remark="By Welch's test PBWN-Epoch differs significantly from PBWN at Res-32 (29.85 ± 0.17 and 30.21 ± 0.20) and "
-        "from PBWN-Riem at Res-44 (28.83 ± 0.09 and 29.15 ± 0.18).",
+        remark="By Welch's test PBWN-Epoch differs significantly from PBWN at Res-32 (29.85 ± 0.17 and 30.21 ± 0.20) "
+        "and from PBWN-Riem at Res-44 (28.83 ± 0.09 and 29.15 ± 0.18).",
     ),
     Claim(
         "table-4-epoch",
