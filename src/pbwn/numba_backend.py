@@ -11,19 +11,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pbwn import numba_kernels as kernels
+from pbwn import numba_projection, numba_tangent
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.layout import RowLayout, Whereabouts, row_layout
+from pbwn.layout import RowLayout, row_layout
+from pbwn.numba_whereabouts import torch_library, whereabouts
 from pbwn.torch_backend import tangent_gradient_
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -44,7 +44,7 @@ class CompiledWeights:
         self, tensors: Sequence[Tensor], axes: Sequence[Axes], radii: Sequence[Tensor | None], constraint: Constraint
     ) -> None:
         self._tensors = list(tensors)
-        self.fits = Whereabouts(tensors).hold
+        self.fits = whereabouts(tensors)
         self._axes_and_radii = list(zip(axes, radii, strict=True))
         self._dtype = tensors[0].dtype
         self._strides = [tensor.stride() for tensor in tensors]
@@ -151,17 +151,15 @@ def _kind_and_size(layout: RowLayout, tensor: Tensor) -> tuple[int, int]:
 
 @functools.cache
 def _kernel(operation: str, dtype: torch.dtype) -> Any:
-    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(kernels.compiled(operation, dtype).address)
+    known = {"project": numba_projection.KERNELS, "tangent": numba_tangent.KERNELS}[operation]
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(kernels.compiled(known[dtype]).address)
 
 
 @functools.cache
 def _parallel_region() -> Callable[[Any, int, int, int], None] | None:
     """The entry of torch's OpenMP library: runs a C function of one address on so many threads."""
-    suffix = {"darwin": "dylib"}.get(sys.platform, "so")
-    try:
-        region = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}")).GOMP_parallel
-    except (OSError, AttributeError):
-        return None
-    region.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    region.restype = None
+    region = getattr(torch_library(), "GOMP_parallel", None)
+    if region is not None:
+        region.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        region.restype = None
     return region

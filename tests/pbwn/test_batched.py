@@ -10,7 +10,7 @@ from torch import nn
 
 import pbwn
 from drawing import constrained, laid_out, weights
-from pbwn import Axes
+from pbwn import Axes, torch_backend
 from pbwn.backends import paths
 from pbwn.batched import Batch
 from pbwn.projection import project_, row_norms, tangent_
@@ -172,6 +172,27 @@ def test_each_neuron_keeps_its_own_radius_and_one_without_is_free(axes, backend)
     assert torch.equal(free, axes.rows(before[1]).flatten(axes.neuron_dims).flatten(0, -2)[1])
 
 
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,)), Axes((1,), groups=2), Axes((0, 1))])
+def test_a_weight_that_is_cut_into_stretches_is_projected_as_one_that_is_not(axes, monkeypatch):
+    monkeypatch.setattr(torch_backend, "_GROUP_BYTES", 256)
+    shape = (6, 4, 3, 3)
+    before, gradient = torch.randn(shape), torch.randn(shape)
+    sizes = torch.ones(axes.neuron_shape(shape))
+    sizes.view(-1)[1], sizes.view(-1)[3] = 0, 1e25
+    axes.rows(before).mul_(sizes.view(*sizes.shape, *(1 for _ in axes.fan_in_dims(before))))
+    radii = torch.rand(axes.neuron_shape(shape)).double() + 0.1
+    radii.view(-1)[2] = 0
+    entry = constrained(before.clone(), axes)
+    entry.tensor.grad = gradient.clone()
+    batch = Batch([entry], pbwn.UnitNorm("initial"), {entry.name: radii}, backend="torch")
+    batch.tangent_()
+    batch.project_()
+    slopes = tangent_(gradient.clone(), before, axes, radii=radii)
+    torch.testing.assert_close(entry.tensor.grad, slopes, rtol=0, atol=1e-6)
+    expected = project_(before.double(), axes, pbwn.UnitNorm("initial"), radii=radii)
+    assert units_in_last_place(entry.tensor, expected) <= 4
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_weights_of_several_kinds_are_projected_together_as_each_alone(backend):
     def fresh():
@@ -209,8 +230,12 @@ def shortened(parameter):
     parameter.data = parameter.data[:3]
 
 
+def swapped(parameter):
+    torch.utils.swap_tensors(parameter, nn.Parameter(torch.randn(5, 5) * 3))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("change", [transposed_in_place, replaced, widened, shortened])
+@pytest.mark.parametrize("change", [transposed_in_place, replaced, widened, shortened, swapped])
 def test_a_weight_that_was_moved_or_reshaped_between_calls_is_looked_at_anew(change, backend):
     entry = constrained(torch.randn(5, 5), Axes((0,)))
     batch = Batch([entry], UNIT, backend=backend)

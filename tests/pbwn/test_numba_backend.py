@@ -9,7 +9,7 @@ from torch import nn
 
 import pbwn
 from drawing import constrained
-from pbwn import Axes, numba_backend, numba_kernels
+from pbwn import Axes, numba_backend, numba_kernels, numba_projection, numba_whereabouts
 from pbwn.batched import Batch
 
 UNIT = pbwn.UnitNorm()
@@ -125,7 +125,26 @@ def test_a_folder_that_cannot_be_written_only_costs_compiling_again(monkeypatch)
         return compile_it
 
     monkeypatch.setattr(numba_kernels, "cfunc", cfunc)
-    assert numba_kernels.compiled.__wrapped__("project", torch.float32) == "_project_float32"
+    assert numba_kernels.compiled(numba_projection.KERNELS[torch.float32]) == "_project_float32"
+
+
+def test_torch_is_asked_in_one_compiled_call_whether_weights_have_moved():
+    tensors = [entry.tensor for entry in network()]
+    fits = numba_whereabouts.whereabouts(tensors)
+    assert isinstance(fits.__self__, numba_whereabouts.CompiledWhereabouts)
+    assert fits()
+    tensors[-1].data = tensors[-1].data.clone()
+    assert not fits()
+
+
+def test_without_torchs_c_interface_weights_that_have_moved_are_noticed_too(monkeypatch):
+    monkeypatch.setattr(numba_whereabouts, "_QUESTIONS", ("aoti_torch_get_nothing",))
+    [entry] = network()[-1:]
+    batch = Batch([entry], UNIT, backend="numba")
+    batch.project_()
+    entry.tensor.data = torch.randn(7, 5)
+    batch.project_()
+    torch.testing.assert_close(entry.tensor.norm(dim=1), torch.ones(7))
 
 
 @pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])

@@ -30,6 +30,9 @@ LAYERS = [
     "layout",
     "torch_backend",
     "numba_kernels",
+    "numba_projection",
+    "numba_tangent",
+    "numba_whereabouts",
     "numba_backend",
     "triton_kernels",
     "triton_backend",
@@ -50,6 +53,9 @@ INTEGRATIONS = {
 # What the compiled paths need; they are imported only when a projection takes one.
 COMPILERS = {
     "numba_kernels": {"numba", "numpy", "llvmlite"},
+    "numba_projection": {"numba", "numpy"},
+    "numba_tangent": {"numba", "numpy"},
+    "numba_whereabouts": {"numba", "numpy", "llvmlite"},
     "triton_kernels": {"triton"},
     "triton_backend": {"triton"},
 }
