@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pbwn_repro.report.drawing import Drawing, frame, number
 from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.palette import GRID, strokes
+from pbwn_repro.report.palette import GRID, SOLID, strokes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +59,7 @@ def draw(plot: Plot, *, narrow: bool) -> Figure:
             marker="o" if len(curve.x) == 1 else None,
             markersize=4,
             label=curve.name,
+            zorder=2 if stroke.dashes == SOLID else 2.1,  # a line below shows between the dashes
         )
     axes.margins(x=0)
     if plot.y_log:

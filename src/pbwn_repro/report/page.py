@@ -19,7 +19,7 @@ from pbwn_repro.report.markdown import command, heading
 from pbwn_repro.report.model import Outcome, Report
 from pbwn_repro.report.palette import tones
 from pbwn_repro.report.tables import texts
-from pbwn_repro.report.views import view
+from pbwn_repro.report.views import finished, view
 
 CITATION = """@article{huang2017projection,
   title   = {Projection Based Weight Normalization for Deep Neural Networks},
@@ -34,7 +34,7 @@ _PLURALS = {"holds": "hold", "does not hold": "do not hold", "not enough runs": 
 
 def page(report: Report) -> str:
     """Render the report."""
-    sections = [view(section) for section in report.sections]
+    sections = [view(section) for section in finished(report)]
     return (
         _templates()
         .get_template("page.html")
@@ -56,7 +56,7 @@ def page(report: Report) -> str:
 def tallies(report: Report) -> dict[str, dict[str, int]]:
     """How many claims came out how, by scale: what a scale says is not mixed with what another says."""
     found = {scale: Counter[str]() for scale in reversed(SCALES)}
-    for section in report.sections:
+    for section in finished(report):
         found[section.scale].update(claim.outcome for claim in decided(section))
     return {
         scale: {outcome: outcomes[outcome] for outcome in get_args(Outcome) if outcomes[outcome]}

@@ -9,7 +9,7 @@ from pbwn_repro.report.dots import of_table
 from pbwn_repro.report.drawing import Drawing
 from pbwn_repro.report.forest import decided
 from pbwn_repro.report.markdown import command, heading
-from pbwn_repro.report.model import Section, Table
+from pbwn_repro.report.model import Report, Section, Table
 from pbwn_repro.report.palette import own_stroke
 from pbwn_repro.report.surfaces import of_surfaces
 from pbwn_repro.report.tables import chosen_text
@@ -21,6 +21,11 @@ def anchor(section: Section) -> str:
     """The section's address in the page, and the beginning of its files' names."""
     variant = [f"{name}-{value}" for name, value in section.variant.items()]
     return "-".join([section.artefact.name, section.scale, *variant])
+
+
+def finished(report: Report) -> list[Section]:
+    """The sections that have something to show; of the others, no run is finished yet."""
+    return [section for section in report.sections if section.runs or section.measurement or section.diverged]
 
 
 def drawings(section: Section) -> tuple[list[Drawing], list[Drawing]]:

@@ -10,7 +10,7 @@ from pbwn_repro.report.markdown import title, whole
 from pbwn_repro.report.model import Report
 from pbwn_repro.report.page import page
 from pbwn_repro.report.tables import comma_separated, latex, markdown
-from pbwn_repro.report.views import anchor, drawings
+from pbwn_repro.report.views import anchor, drawings, finished
 
 
 def write(report: Report) -> Path:
@@ -20,13 +20,15 @@ def write(report: Report) -> Path:
 
 def write_files(report: Report, tell: Callable[[str], None] = lambda doing: None) -> list[Path]:
     """Write page, Markdown, tables and figures; returns the files, the page first. `tell` hears what is being made."""
-    if not report.sections:
+    if not finished(report):
         found = "".join(f"\n  {path.relative_to(report.root)}: {reason}" for path, reason in report.left_out.items())
         unusable = f" These were found and cannot be used:{found}" if found else ""
-        raise ValueError(f"{report.root} holds no runs of a table or figure: make some with pbwn reproduce.{unusable}")
+        raise ValueError(
+            f"{report.root} holds no finished runs of a table or figure: make some with pbwn reproduce.{unusable}"
+        )
     tell("report.html")
     files = [_written(report.root / "report.html", page(report)), _written(report.root / "report.md", whole(report))]
-    for section in report.sections:
+    for section in finished(report):
         tell(f"tables and figures of {anchor(section)}")
         if section.table is not None:
             place = report.root / "tables" / anchor(section)

@@ -108,7 +108,7 @@ def curves(name, titles, count=1) -> Plot:
 def landscapes() -> Section:
     options = find("figure-1").options("smoke")
     found = MEASUREMENTS["landscape"](options, Parts(Path("nowhere")), lambda done, total, doing: None)
-    return section("figure-1", landscapes=found)
+    return section("figure-1", landscapes=found, measurement=ROOT / "figure-1", environments=(ENVIRONMENT,))
 
 
 @cache

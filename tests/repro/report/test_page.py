@@ -14,7 +14,7 @@ from pbwn_repro.report.curves import of_plot, spread
 from pbwn_repro.report.forest import Decided, decided, forest
 from pbwn_repro.report.inline import inline
 from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.page import tallies
+from pbwn_repro.report.page import page, tallies
 from pbwn_repro.report.palette import METHODS, strokes, tones
 from pbwn_repro.report.tables import texts
 from pbwn_repro.report.views import best
@@ -104,6 +104,13 @@ def test_claims_are_counted_by_scale(whole):
     assert list(counted) == ["paper", "smoke"]
     smoke = [section for section in whole.sections if section.scale == "smoke"]
     assert sum(counted["smoke"].values()) == sum(len(decided(section)) for section in smoke)
+
+
+def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
+    begun = replace(whole.sections[1], runs=(), missing=15)
+    text = page(replace(whole, sections=(whole.sections[-1], begun)))
+    assert 'id="figure-2a-paper"' not in text
+    assert "<td>15 runs</td><td><code>pbwn reproduce figure-2a --scale paper</code>" in text
 
 
 def test_what_run_folders_hold_cannot_become_part_of_the_page(text):
@@ -199,6 +206,6 @@ def test_a_report_is_a_page_markdown_tables_and_figures(whole, tmp_path):
 def test_a_folder_without_runs_is_an_error_that_says_what_to_do(tmp_path):
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert isinstance(result.exception, ValueError)
-    assert "holds no runs" in str(result.exception)
+    assert "holds no finished runs" in str(result.exception)
     assert "pbwn reproduce" in str(result.exception)
     assert exit_code(result.exception) == USAGE
