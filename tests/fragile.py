@@ -1,6 +1,5 @@
 """Jobs that come to grief at a given step, once: killed, or asking the whole sweep to stop."""
 
-import multiprocessing
 import os
 import signal
 from dataclasses import dataclass
@@ -29,14 +28,22 @@ class KilledOnce(TrainingJob):
 
 @dataclass(frozen=True, eq=False)
 class StopsTheSweep(TrainingJob):
-    """At its fifth step somebody presses Ctrl-C; it goes on when the sweep has handed that on."""
+    """At its fifth step somebody presses Ctrl-C where the sweep runs."""
+
+    sweeper: int = os.getpid()
+    waits: bool = True  # until the sweep has handed that on
 
     def make(self, device, reporter):
-        super().make(device, Everyone(reporter, PressesCtrlC(None, signal.SIGINT, False)))
+        super().make(device, Everyone(reporter, PressesCtrlC(self.sweeper, self.waits)))
 
 
 class PressesCtrlC(Killer):
+    def __init__(self, sweeper, waits):
+        super().__init__(None, None, False)
+        self.sweeper, self.waits = sweeper, waits
+
     def step(self, step, loss, rate, speed):
         if step == 5:
-            os.kill(multiprocessing.parent_process().pid, signal.SIGINT)
-            signal.pause()
+            os.kill(self.sweeper, signal.SIGINT)
+            if self.waits:
+                signal.pause()
