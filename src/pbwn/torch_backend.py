@@ -103,6 +103,9 @@ def _measure(rows: Tensor, fan_in: tuple[int, ...], norms: Tensor) -> Callable[[
     Long rows are cut into pieces that lie together in memory and are short enough to be added up in float32. torch adds
     up in blocks where a row is one stretch of memory, and number by number elsewhere.
     """
+    steps = [rows.stride(dim) for dim in fan_in if rows.shape[dim] > 1]
+    if steps and min(steps) > 1:
+        return partial(_measure_columns, rows, fan_in, norms)
     dtype = None if norms.dtype == rows.dtype else norms.dtype
     outwards = sorted(fan_in, key=rows.stride)
     count = prod(rows.shape[dim] for dim in fan_in)
@@ -121,6 +124,17 @@ def _measure(rows: Tensor, fan_in: tuple[int, ...], norms: Tensor) -> Callable[[
             return lambda: norms.copy_(vector_norm(pieces(), 2, left, dtype=torch.float64))
         length *= size
     return partial(vector_norm, rows, 2, fan_in, dtype=dtype, out=norms)
+
+
+def _measure_columns(rows: Tensor, fan_in: tuple[int, ...], norms: Tensor) -> None:
+    """Write the norms of rows whose weights do not lie side by side: here torch's sum is both faster and more exact.
+
+    It is exact along one dimension at a time.
+    """
+    squares = rows.to(norms.dtype).square()
+    for dim in sorted(fan_in, key=rows.size, reverse=True):
+        squares = squares.sum(dim, keepdim=True)
+    torch.sqrt(squares.view(norms.shape), out=norms)
 
 
 class _Group:

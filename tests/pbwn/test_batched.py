@@ -53,6 +53,8 @@ LARGE = [
     (Axes((1,)), (3000, 300), "contiguous"),
     (Axes((1,)), (3000, 7), "contiguous"),
     (Axes((1,)), (24, 10, 5, 5), "contiguous"),
+    (Axes((1,)), (512, 8, 5, 5), "contiguous"),
+    (Axes((1,)), (512, 8, 5, 5), "channels last"),
     (Axes((1,)), (24, 10, 5, 5), "channels last"),
     (Axes((1,), groups=4), (24, 10, 5, 5), "contiguous"),
     (Axes((0, 1)), (4, 30, 50), "contiguous"),
