@@ -1,0 +1,154 @@
+"""`pbwn reproduce` and `pbwn list`: what they say and leave behind, as words and as real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pbwn_repro import cli
+from pbwn_repro.exit_codes import INTERRUPTED, USAGE
+
+ONE_RUN = ("figure-2a", "--only", "method=pbwn,lr=0.3,seed=1")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """A cache folder without data; what was found out for estimates is kept there."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def here(monkeypatch, capsys, cache):
+    """The command in this process: its exit code and what it printed to both outputs."""
+    monkeypatch.setenv("PBWN_CACHE", str(cache))
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.run()
+        printed = capsys.readouterr()
+        return end.value.code, printed.out, printed.err
+
+    return run
+
+
+def results(out):
+    return sorted(out.rglob("result.json"))
+
+
+def test_the_same_command_makes_a_run_once(here, tmp_path):
+    out = tmp_path / "runs"
+    code, said, told = here("reproduce", *ONE_RUN, "--out", out)
+    assert (code, "1 of 1 runs are done" in said) == (0, True)
+    assert "figure-2a pbwn lr 0.3 seed 1: done" in told
+    [result] = results(out)
+    assert result.parent.parent == out / "figure-2a" / "smoke"
+    before = result.stat().st_mtime_ns
+    code, said, told = here("reproduce", *ONE_RUN, "--out", out)
+    assert (code, "1 of 1 runs are done" in said, told) == (0, True, "")
+    assert result.stat().st_mtime_ns == before
+
+
+def test_figures_use_the_runs_of_others(here, tmp_path):
+    assert here("reproduce", *ONE_RUN, "--out", tmp_path / "runs")[0] == 0
+    code, said, _ = here(
+        "reproduce", "figure-2b", "--only", "interval=1,seed=1", "--dry-run", "--out", tmp_path / "runs"
+    )
+    assert code == 0
+    assert "done" in said
+    assert "0 of 1 runs to make" in said
+
+
+def test_a_dry_run_names_every_run_and_writes_nothing(here, tmp_path):
+    code, said, _ = here(
+        "reproduce", "table-3", "figure-1", "--only", "depth=20", "--dry-run", "--out", tmp_path / "runs"
+    )
+    assert code == 0
+    assert said.count("table-3") == 10
+    assert "10 of 10 runs to make at the scale smoke" in said
+    assert "MB on the disk" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_needs_no_data(here, tmp_path):
+    code, said, _ = here("reproduce", "table-4", "--scale", "paper", "--only", "depth=110,seed=1", "--dry-run")
+    assert code == 0
+    assert said.count("no data") == 5
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_that_cannot_be_had_say_how_to_get_them(here, tmp_path):
+    (tmp_path / "empty").mkdir()
+    words = ("table-4", "--scale", "short", "--data-dir", tmp_path / "empty", "--out", tmp_path / "runs")
+    code, _, told = here("reproduce", *words)
+    assert code == 1
+    assert "pbwn data get cifar100" in told
+    assert "--data cifar100=SOURCE" in told
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("table-9",), "did you mean 'table-"),
+        (("table-3", "--only", "deepth=20"), "did you mean 'depth'? There is method, depth, init, seed"),
+        (("table-3", "--only", "method=pbnw"), "did you mean 'pbwn'? There is normal, wn, pbwn-riem, pbwn, pbwn-epoch"),
+        (("table-3", "--only", "pbwn"), "write NAME=VALUE"),
+        (("table-3", "--only", "seed=3"), "There is 1, 2"),
+        (("figure-1", "--only", "method=pbwn"), "nothing to choose from"),
+        (("table-3", "--seeds", "0"), "--seeds 0: at least 1 is needed"),
+        (("table-3", "--jobs", "0"), "--jobs 0: at least 1"),
+        (("table-3", "--device", "cuda:7"), "this torch sees"),
+        (("table-3", "--data", "cifar10=digits"), "they need digits"),
+        (("table-1", "--data", "digits"), "for which set? Write NAME=SOURCE"),
+        (("table-3", "--scale", "short", "--data", "digits", "--dry-run"), "that is digits, and no copy of cifar10"),
+    ],
+)
+def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tmp_path):
+    code, _, told = here("reproduce", *words, "--out", tmp_path / "runs")
+    assert code == USAGE
+    assert message in told
+    assert not (tmp_path / "runs").exists()
+
+
+def test_several_values_are_alternatives_and_several_names_hold_together(here, tmp_path):
+    only = ("--only", "method=pbwn,method=wn", "--only", "depth=32")
+    _, said, _ = here("reproduce", "table-3", *only, "--seeds", "1", "--dry-run", "--out", tmp_path / "runs")
+    assert "table-3 wn depth 32 seed 1" in said
+    assert "table-3 pbwn depth 32 seed 1" in said
+    assert said.count("table-3") == 2
+
+
+def test_list_shows_every_artefact_and_what_is_done(here, tmp_path):
+    assert here("reproduce", *ONE_RUN, "--out", tmp_path / "runs")[0] == 0
+    code, said, _ = here("list", "--out", tmp_path / "runs")
+    assert code == 0
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("figure", "table"))}
+    assert len(lines) == 13
+    assert "1/12" in lines["figure-2a"]
+    assert "1/6" in lines["figure-2b"]
+    assert "0/540" in lines["table-8"]
+
+
+def test_a_command_that_is_asked_to_stop_says_so_and_goes_on(tmp_path):
+    words = ("reproduce", "table-3", "--only", "method=normal,depth=20", "--jobs", "1", "--out", str(tmp_path))
+    command = [sys.executable, "-m", "pbwn_repro", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen(command, **pipes, start_new_session=True) as child:
+        while ": started" not in child.stderr.readline():
+            pass
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does: everyone in the group gets it
+        said = child.stdout.read()
+    assert child.returncode == INTERRUPTED
+    assert "the same command goes on" in said
+    assert len(results(tmp_path)) == 0
+    again = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert again.returncode == 0, again.stderr
+    assert len(results(tmp_path)) == 2
+    for result in results(tmp_path):
+        assert json.loads(result.read_text())["steps"] == 22
