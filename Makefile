@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
-.PHONY: help demo test test-long lint types docs clean
+.PHONY: help demo test test-long lint types docs results clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,10 @@ types: .venv/test.stamp  ## mypy, strict on the library
 docs: .venv/docs.stamp  ## the documentation site, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+results: .venv/repro.stamp  ## the report of the kept runs, in results/, and RESULTS.md from it
+	$(BIN)/pbwn report results
+	cp results/report.md RESULTS.md
 
 clean:  ## remove the environment and the caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.model import Report, Section, Verdict
 from pbwn_repro.report.notes import machine
+from pbwn_repro.report.price import ASSUMPTION, price
 from pbwn_repro.report.tables import best_settings, markdown
 from pbwn_repro.report.wording import digits
 
@@ -57,13 +58,17 @@ def not_run(report: Report) -> str:
     for name, artefact in ARTEFACTS.items():
         found = [section for section in report.sections if section.artefact.name == name and _has_results(section)]
         if not found:
-            lines.append(f"- {heading(name)}, {artefact.title}: `pbwn reproduce {name} --scale paper`")
+            lines.append(f"- {heading(name)}, {artefact.title}: `pbwn reproduce {name} --scale paper`{_price(name)}")
         elif all(section.scale != "paper" for section in found):
-            lines.append(f"- {heading(name)} at paper scale: `pbwn reproduce {name} --scale paper`")
+            lines.append(f"- {heading(name)} at paper scale: `pbwn reproduce {name} --scale paper`{_price(name)}")
         for section in found:
             if section.missing:
                 lines.append(f"- {heading(name)}, {section.missing} of the runs: `{command(section)}`")
-    return "\n".join(lines) or "Nothing: every artefact has its runs."
+    return "\n".join([*lines, f"\n{ASSUMPTION}"]) if lines else "Nothing: every artefact has its runs."
+
+
+def _price(name: str) -> str:
+    return f" ({found})" if (found := price(name)) else ""
 
 
 def command(section: Section) -> str:
