@@ -28,7 +28,7 @@ from pbwn.torch_backend import tangent_gradient_
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _TASK_BYTES = 32 * 1024  # about what a thread takes at a time; a task has one row at least
-_COLUMN_BYTES = 1024 * 1024  # columns are wider, and passed over twice: they should stay near a core
+_COLUMN_BYTES = 2 * 1024 * 1024  # columns are passed over in long lines, which memory likes better than short ones
 _SERIAL_BYTES = 64 * 1024  # less than this is done before a second thread would have started
 _PORTIONS = 4  # per thread: a thread that is held up leaves its last ones to the others
 _PROCESS = os.getpid()

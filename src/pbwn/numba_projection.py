@@ -138,27 +138,71 @@ def _add_squares(totals: Any, line: Any) -> None:
 
 
 @inlined
-def _scale_each(line: Any, factors: Any) -> None:
+def _add_squares_of_four(totals: Any, start: int, stride: int, zero: Any, dtype: Any) -> None:
+    """Add the squares of four lines, which are few enough to be summed in the type of `zero` first."""
+    one, two = numbers(start, totals.size, None, dtype), numbers(start + stride, totals.size, None, dtype)
+    three = numbers(start + 2 * stride, totals.size, None, dtype)
+    four = numbers(start + 3 * stride, totals.size, None, dtype)
+    for column in range(totals.size):
+        first, second = converted(one[column], zero), converted(two[column], zero)
+        third, fourth = converted(three[column], zero), converted(four[column], zero)
+        totals[column] += first * first + second * second + (third * third + fourth * fourth)
+
+
+@inlined
+def _scale_each(line: Any, factors: Any, zero: Any) -> None:
     for column in range(line.size):
-        scaled = rounded(converted(line[column], 0.0) * factors[column], line[column])
-        line[column] = scaled if factors[column] != 1.0 else line[column]
+        line[column] = rounded(converted(line[column], zero) * rounded(factors[column], zero), line[column])
+
+
+@inlined
+def _scale_some(line: Any, factors: Any) -> None:
+    """The same where some columns are to keep every bit. It is slower: their numbers must not be written."""
+    for column in range(line.size):
+        if factors[column] != 1.0:
+            line[column] = rounded(converted(line[column], 0.0) * factors[column], line[column])
 
 
 @inlined
 def _project_columns(
-    start: int, columns: int, blocks: int, step: int, count: int, stride: int, radii: Any, is_ball: bool, dtype: Any
+    start: int,
+    columns: int,
+    blocks: int,
+    step: int,
+    count: int,
+    stride: int,
+    radii: Any,
+    is_ball: bool,
+    zero: Any,
+    dtype: Any,
 ) -> None:
     """Project neurons that lie side by side: they run down their columns together."""
     factors = carray(stack(), (columns,), np.float64)
     factors[:] = 0.0
+    fours = count // 4 * 4
     for block in range(blocks):
-        for index in range(count):
+        for index in range(0, fours, 4):
+            _add_squares_of_four(factors, start + block * step + index * stride, stride, zero, dtype)
+        for index in range(fours, count):
             _add_squares(factors, numbers(start + block * step + index * stride, columns, None, dtype))
+    are_usual = True
     for column in range(columns):
-        factors[column] = _factor(math.sqrt(factors[column]), radii[min(column, radii.size - 1)], is_ball)
+        total = factors[column]
+        if _SAFE_SQUARES[0] < total < _SAFE_SQUARES[1]:
+            norm = math.sqrt(total)
+        else:
+            apart = stride // size_of(dtype)
+            norm = careful_norm(start + column * size_of(dtype), blocks, step, count, apart, dtype)
+        factor = _factor(norm, radii[min(column, radii.size - 1)], is_ball)
+        are_usual = are_usual and factor != 1.0 and _SAFE_FACTORS[0] < factor < _SAFE_FACTORS[1]
+        factors[column] = factor
     for block in range(blocks):
         for index in range(count):
-            _scale_each(numbers(start + block * step + index * stride, columns, None, dtype), factors)
+            line = numbers(start + block * step + index * stride, columns, None, dtype)
+            if are_usual:
+                _scale_each(line, factors, zero)
+            else:
+                _scale_some(line, factors)
 
 
 @inlined
@@ -170,7 +214,7 @@ def _project_task(task: Any, job: Any, zero: Any, dtype: Any) -> None:
     if kind == ROWS:
         _project_rows(start, count, apart, inner, radii, is_ball, zero, dtype)
     elif kind == COLUMNS:
-        _project_columns(start, count, blocks, step, inner, stride * size, radii, is_ball, dtype)
+        _project_columns(start, count, blocks, step, inner, stride * size, radii, is_ball, zero, dtype)
     elif kind == BLOCKS:
         for neuron in range(count):
             row, radius = start + neuron * apart, radii[min(neuron, radii.size - 1)]

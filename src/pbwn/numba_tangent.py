@@ -90,6 +90,30 @@ def _make_neuron_tangent(start: int, slope: int, blocks: int, step: int, count: 
 
 
 @inlined
+def _add_products(totals: Any, dots: Any, line: Any, slopes: Any) -> None:
+    for column in range(line.size):
+        value = converted(line[column], 0.0)
+        totals[column] += value * value
+        dots[column] += value * converted(slopes[column], 0.0)
+
+
+@inlined
+def _subtract_each(slopes: Any, line: Any, coefficients: Any) -> None:
+    for column in range(line.size):
+        tangent = converted(slopes[column], 0.0) - coefficients[column] * converted(line[column], 0.0)
+        slopes[column] = rounded(tangent, slopes[column])
+
+
+@inlined
+def _subtract_some(slopes: Any, line: Any, coefficients: Any) -> None:
+    """The same where some columns are to keep every bit. It is slower: their numbers must not be written."""
+    for column in range(line.size):
+        if coefficients[column] != 0.0:
+            tangent = converted(slopes[column], 0.0) - coefficients[column] * converted(line[column], 0.0)
+            slopes[column] = rounded(tangent, slopes[column])
+
+
+@inlined
 def _make_columns_tangent(
     start: int, slope: int, columns: int, blocks: int, step: int, count: int, stride: int, radii: Any, dtype: Any
 ) -> None:
@@ -101,22 +125,21 @@ def _make_columns_tangent(
         for index in range(count):
             shift = block * step + index * stride
             line, slopes = numbers(start + shift, columns, None, dtype), numbers(slope + shift, columns, None, dtype)
-            for column in range(columns):
-                value = converted(line[column], 0.0)
-                totals[column] += value * value
-                dots[column] += value * converted(slopes[column], 0.0)
+            _add_products(totals, dots, line, slopes)
+    all_change = True
     for column in range(columns):
         coefficient = dots[column] / totals[column]
         bound = radii[min(column, radii.size - 1)] > 0.0
         dots[column] = coefficient if bound and math.isfinite(coefficient) else 0.0
+        all_change = all_change and dots[column] != 0.0
     for block in range(blocks):
         for index in range(count):
             shift = block * step + index * stride
             line, slopes = numbers(start + shift, columns, None, dtype), numbers(slope + shift, columns, None, dtype)
-            for column in range(columns):
-                normal = dots[column] * converted(line[column], 0.0)
-                tangent = rounded(converted(slopes[column], 0.0) - normal, slopes[column])
-                slopes[column] = tangent if dots[column] != 0.0 else slopes[column]
+            if all_change:
+                _subtract_each(slopes, line, dots)
+            else:
+                _subtract_some(slopes, line, dots)
 
 
 @inlined
