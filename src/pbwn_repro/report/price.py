@@ -11,8 +11,8 @@ from pbwn_repro.runs.effort import NetworkCost, effort, hours_at, network_cost
 
 TERAFLOPS = 10.0
 ASSUMPTION = (
-    f"GPU hours are the FLOPs of all runs at {TERAFLOPS:g} TFLOP/s: a count, not a measurement. Large convolutions come "
-    "near that on a current GPU; small networks, such as those of figure 2 and table 8, stay far below."
+    f"GPU hours are the FLOPs of all runs at {TERAFLOPS:g} TFLOP/s: a count, not a measurement. Large convolutions "
+    "come near that on a current GPU; small networks, such as those of figure 2 and table 8, stay far below."
 )
 
 
