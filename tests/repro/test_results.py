@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pbwn_repro.report.collecting import collect
-from pbwn_repro.report.markdown import whole
+from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.writing.markdown import whole
 
 ROOT = Path(__file__).parents[2]
 

@@ -30,8 +30,8 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, sweep_code
     from pbwn_repro.planning import Sources, plan_jobs
-    from pbwn_repro.report.collecting import collect
-    from pbwn_repro.report.writing import write
+    from pbwn_repro.report.collecting.folders import collect
+    from pbwn_repro.report.writing.files import write
     from pbwn_repro.runs.local import LocalPool
     from pbwn_repro.runs.packing import slots
     from pbwn_repro.runs.sweep import sweep
@@ -63,7 +63,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
 
 
 def _table(section: Section) -> Table:
-    from pbwn_repro.report.tables import ours_text
+    from pbwn_repro.report.writing.tables import ours_text
 
     found = section.table
     assert found is not None

@@ -20,8 +20,8 @@ def report(
 
     Everything goes into the same folder. A damaged run is named and left out, never averaged in.
     """
-    from pbwn_repro.report.collecting import collect
-    from pbwn_repro.report.writing import write_files
+    from pbwn_repro.report.collecting.folders import collect
+    from pbwn_repro.report.writing.files import write_files
 
     collected = collect(runs)
     with Console(stderr=True).status("reading runs ...") as status:
@@ -40,8 +40,8 @@ def report(
 
 def summed_up(section: Section) -> str:
     """What there is of a table or figure, and what it says, in a line."""
-    from pbwn_repro.report.forest import decided
-    from pbwn_repro.report.views import anchor
+    from pbwn_repro.report.writing.forest import decided
+    from pbwn_repro.report.writing.views import anchor
 
     made = "measured" if section.measurement else f"{len(section.runs)} runs"
     missing = f", {section.missing} missing" if section.missing else ""

@@ -27,9 +27,9 @@ def show(
     """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
     from pbwn_repro.catalog import find
     from pbwn_repro.paper import TABLES
-    from pbwn_repro.report.collecting import collect
-    from pbwn_repro.report.markdown import heading
+    from pbwn_repro.report.collecting.folders import collect
     from pbwn_repro.report.model import Report
+    from pbwn_repro.report.writing.markdown import heading
 
     found = find(artefact)
     console = Console()
@@ -54,8 +54,8 @@ def show(
 def _section(console: Console, section: Any, out: Path) -> None:
     from rich.table import Table
 
-    from pbwn_repro.report.markdown import command
-    from pbwn_repro.report.tables import best_settings, texts
+    from pbwn_repro.report.writing.markdown import command
+    from pbwn_repro.report.writing.tables import best_settings, texts
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
@@ -105,7 +105,7 @@ def _section(console: Console, section: Any, out: Path) -> None:
 def _paper(numbers: Any) -> Any:
     from rich.table import Table
 
-    from pbwn_repro.report.tables import paper_text
+    from pbwn_repro.report.writing.tables import paper_text
 
     shown = Table(title=f"the paper's {numbers.unit}", title_justify="left")
     shown.add_column("")

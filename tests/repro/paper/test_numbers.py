@@ -7,7 +7,7 @@ import pytest
 from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
 from pbwn_repro.paper import CLAIMS, TABLES, Alike, Better, Grows, MostlyBest, claims_on
 from pbwn_repro.paper.numbers import read_table
-from pbwn_repro.report.comparing import compare_numbers
+from pbwn_repro.report.verdicts.comparing import compare_numbers
 
 FIVE = ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch")
 

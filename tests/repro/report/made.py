@@ -11,7 +11,7 @@ from pbwn_repro.measurements import MEASUREMENTS
 from pbwn_repro.measurements.parts import Parts
 from pbwn_repro.paper import TABLES, claims_on
 from pbwn_repro.report.model import Cell, Curve, Plot, Report, Run, Section, Summary, Table, Verdict
-from pbwn_repro.report.page import page
+from pbwn_repro.report.writing.page import page
 from pbwn_repro.runs.resolution import complete
 
 ROOT = Path("runs")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbwn_repro.catalog import ARTEFACTS
-from pbwn_repro.report.collecting import collect
+from pbwn_repro.report.collecting.folders import collect
 from repro.report.folders import plans, write_run
 
 

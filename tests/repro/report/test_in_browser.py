@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from pbwn_repro.report.tables import texts
+from pbwn_repro.report.writing.tables import texts
 from repro.report.made import rendered, report
 
 FLAGS = (

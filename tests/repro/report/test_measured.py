@@ -7,7 +7,7 @@ import pytest
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.measurements import folder_of, measure
 from pbwn_repro.measurements.time_cost import summed_up
-from pbwn_repro.report.collecting import collect
+from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.runs.folder import to_json
 
 FIVE = ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch")

@@ -10,15 +10,15 @@ from typer.testing import CliRunner
 
 from pbwn_repro.cli import app
 from pbwn_repro.exit_codes import USAGE, exit_code
-from pbwn_repro.report.curves import of_plot, spread
-from pbwn_repro.report.forest import Decided, decided, forest
-from pbwn_repro.report.inline import inline
+from pbwn_repro.report.drawing.curves import of_plot, spread
+from pbwn_repro.report.drawing.inline import inline
+from pbwn_repro.report.drawing.palette import METHODS, strokes, tones
 from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.page import page, tallies
-from pbwn_repro.report.palette import METHODS, strokes, tones
-from pbwn_repro.report.tables import texts
-from pbwn_repro.report.views import best
-from pbwn_repro.report.writing import write_files
+from pbwn_repro.report.writing.files import write_files
+from pbwn_repro.report.writing.forest import Decided, decided, forest
+from pbwn_repro.report.writing.page import page, tallies
+from pbwn_repro.report.writing.tables import texts
+from pbwn_repro.report.writing.views import best
 from repro.report.made import curves, rendered, report, table_of, verdicts
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from pbwn_repro.cli import app
 from pbwn_repro.engine.processes import processes
 from pbwn_repro.engine.reporting import Quiet
-from pbwn_repro.report.collecting import collect
+from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.resolution import resolve

@@ -8,10 +8,18 @@ from itertools import pairwise
 import pytest
 
 from pbwn_repro.paper import Number
-from pbwn_repro.report.collecting import collect
-from pbwn_repro.report.markdown import heading, whole
+from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.report.model import Cell, Summary, Table
-from pbwn_repro.report.tables import best_settings, comma_separated, latex, markdown, ours_text, paper_text, texts
+from pbwn_repro.report.writing.markdown import heading, whole
+from pbwn_repro.report.writing.tables import (
+    best_settings,
+    comma_separated,
+    latex,
+    markdown,
+    ours_text,
+    paper_text,
+    texts,
+)
 from repro.report.folders import plans, write_run
 
 OURS = Summary((1.6, 1.7), 1.65, 0.0707, {"lr": 0.1}, 1)

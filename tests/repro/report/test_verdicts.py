@@ -3,9 +3,9 @@
 import pytest
 
 from pbwn_repro.paper import Alike, Better, Higher, NotWorse
-from pbwn_repro.report.collecting import collect
-from pbwn_repro.report.comparing import compare, decide
+from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.verdicts.comparing import compare, decide
 from repro.report.folders import plans, write_run
 
 BETTER = Better(("pbwn",), ("normal",))

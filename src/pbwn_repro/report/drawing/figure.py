@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbwn_repro.report.palette import GRID, INK, MUTED
+from pbwn_repro.report.drawing.palette import GRID, INK, MUTED
 
 if TYPE_CHECKING:  # matplotlib takes a second to import, and a report without figures does not need it
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Scale, TrainedArtefact
-from pbwn_repro.report.matching import Protocol
-from pbwn_repro.report.measured import measured_section
+from pbwn_repro.report.collecting.matching import Protocol
+from pbwn_repro.report.collecting.measured import measured_section
+from pbwn_repro.report.collecting.reading import DamageError, Record, read_record
+from pbwn_repro.report.collecting.sections import sections
 from pbwn_repro.report.model import Report, Section
-from pbwn_repro.report.reading import DamageError, Record, read_record
-from pbwn_repro.report.sections import sections
 
 
 def collect(root: Path) -> Report:

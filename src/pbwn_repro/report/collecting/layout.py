@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pbwn_repro import methods
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.paper import TABLES, Column, Number, PaperTable
-from pbwn_repro.report.matching import Protocol
+from pbwn_repro.report.collecting.matching import Protocol
 
 _LOSS_COLUMNS = (
     Column("training loss, last epoch", measure="final_training_loss"),

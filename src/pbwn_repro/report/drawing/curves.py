@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pbwn_repro.report.drawing import Drawing, frame, number
+from pbwn_repro.report.drawing.figure import Drawing, frame, number
+from pbwn_repro.report.drawing.palette import GRID, SOLID, strokes
 from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.palette import GRID, SOLID, strokes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

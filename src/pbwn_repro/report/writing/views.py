@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pbwn_repro.report.curves import of_plot
-from pbwn_repro.report.dots import of_table
-from pbwn_repro.report.drawing import Drawing
-from pbwn_repro.report.forest import decided
-from pbwn_repro.report.markdown import command, heading
+from pbwn_repro.report.drawing.curves import of_plot
+from pbwn_repro.report.drawing.dots import of_table
+from pbwn_repro.report.drawing.figure import Drawing
+from pbwn_repro.report.drawing.palette import own_stroke
+from pbwn_repro.report.drawing.surfaces import of_surfaces
 from pbwn_repro.report.model import Report, Section, Table
-from pbwn_repro.report.palette import own_stroke
-from pbwn_repro.report.surfaces import of_surfaces
-from pbwn_repro.report.tables import chosen_text
+from pbwn_repro.report.writing.forest import decided
+from pbwn_repro.report.writing.markdown import command, heading
+from pbwn_repro.report.writing.tables import chosen_text
 
 Place = tuple[str, str]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pbwn_repro.catalog import Artefact, Scale
-from pbwn_repro.report.reading import Record
+from pbwn_repro.report.collecting.reading import Record
 
 _SCALES: Mapping[str, str] = {
     "smoke": "Scale smoke: seconds of training on stand-ins for the data, to see that everything runs. The numbers say "

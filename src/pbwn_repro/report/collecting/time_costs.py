@@ -10,10 +10,10 @@ from typing import Any
 from pbwn_repro.measurements.median import median_with_interval
 from pbwn_repro.paper import TABLES, Claim, Column, Number, claims_on
 from pbwn_repro.paper.criteria import Better, Costs
-from pbwn_repro.report.comparing import one_sided
 from pbwn_repro.report.model import Cell, Outcome, Plot, Summary, Table, Verdict
 from pbwn_repro.report.statistics import Interval
-from pbwn_repro.report.wording import digits
+from pbwn_repro.report.verdicts.comparing import one_sided
+from pbwn_repro.report.verdicts.wording import digits
 
 _PAPER = TABLES["table-5"]
 _NORMAL = "normal"

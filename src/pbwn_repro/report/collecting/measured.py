@@ -10,11 +10,11 @@ from typing import Any
 from pbwn_repro.catalog import MeasuredArtefact, Scale
 from pbwn_repro.measurements import folder_of
 from pbwn_repro.paper import claims_on
-from pbwn_repro.report import conditioning, time_costs
+from pbwn_repro.report.collecting import conditioning, time_costs
+from pbwn_repro.report.collecting.notes import machines
+from pbwn_repro.report.collecting.reading import DamageError, read_environment, read_json
 from pbwn_repro.report.model import Plot, Section, Table, Verdict
-from pbwn_repro.report.notes import machines
-from pbwn_repro.report.reading import DamageError, read_environment, read_json
-from pbwn_repro.report.verdicts import undecided
+from pbwn_repro.report.verdicts.deciding import undecided
 
 Shown = tuple[Table | None, tuple[Plot, ...], tuple[Verdict, ...]]
 _SHOW: Mapping[str, Callable[[str, Mapping[str, Any]], Shown]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from pbwn_repro.catalog import Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis, identity
-from pbwn_repro.report.reading import Record
+from pbwn_repro.report.collecting.reading import Record
 
 Labels = Mapping[str, Any]
 

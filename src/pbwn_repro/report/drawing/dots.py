@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pbwn_repro.report.drawing import Drawing, frame, number
+from pbwn_repro.report.drawing.figure import Drawing, frame, number
+from pbwn_repro.report.drawing.palette import INK, MUTED, strokes
 from pbwn_repro.report.model import Table
-from pbwn_repro.report.palette import INK, MUTED, strokes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

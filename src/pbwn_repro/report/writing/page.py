@@ -12,14 +12,14 @@ from markupsafe import Markup, escape
 
 import pbwn
 from pbwn_repro.catalog import ARTEFACTS, SCALES
-from pbwn_repro.report.drawing import MINUS
-from pbwn_repro.report.forest import decided, forest
-from pbwn_repro.report.inline import inline
-from pbwn_repro.report.markdown import command, heading
+from pbwn_repro.report.drawing.figure import MINUS
+from pbwn_repro.report.drawing.inline import inline
+from pbwn_repro.report.drawing.palette import tones
 from pbwn_repro.report.model import Outcome, Report
-from pbwn_repro.report.palette import tones
-from pbwn_repro.report.tables import texts
-from pbwn_repro.report.views import finished, view
+from pbwn_repro.report.writing.forest import decided, forest
+from pbwn_repro.report.writing.markdown import command, heading
+from pbwn_repro.report.writing.tables import texts
+from pbwn_repro.report.writing.views import finished, view
 
 CITATION = """@article{huang2017projection,
   title   = {Projection Based Weight Normalization for Deep Neural Networks},
@@ -98,7 +98,7 @@ def relative(path: Path, root: Path) -> str:
 
 def _templates() -> Environment:
     templates = Environment(
-        loader=PackageLoader("pbwn_repro.report"),
+        loader=PackageLoader("pbwn_repro.report.writing"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from pbwn_repro.paper import Alike, BestSetting, Better, Claim, Column, Grows, Higher, MostlyBest, NotWorse, claims_on
-from pbwn_repro.report.comparing import Comparison, Values, compare, compare_numbers, decide, level_of
-from pbwn_repro.report.grid import Grid
-from pbwn_repro.report.layout import Row
+from pbwn_repro.report.collecting.layout import Row
 from pbwn_repro.report.model import Verdict
 from pbwn_repro.report.statistics import Interval, mean
-from pbwn_repro.report.trends import best_settings, growth, tally
-from pbwn_repro.report.wording import sentence
+from pbwn_repro.report.verdicts.comparing import Comparison, Values, compare, compare_numbers, decide, level_of
+from pbwn_repro.report.verdicts.grid import Grid
+from pbwn_repro.report.verdicts.trends import best_settings, growth, tally
+from pbwn_repro.report.verdicts.wording import sentence
 
 
 def verdicts(artefact: str, grid: Grid) -> tuple[Verdict, ...]:

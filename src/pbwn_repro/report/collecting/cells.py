@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from pbwn_repro.paper import BestSetting, Column, claims_on
 from pbwn_repro.paper.numbers import Measure
-from pbwn_repro.report.choosing import Chosen, choose
-from pbwn_repro.report.grid import Search
-from pbwn_repro.report.layout import Layout, layout
-from pbwn_repro.report.matching import Labelled, Protocol
-from pbwn_repro.report.measures import MEASURES, SEARCHED_BY
+from pbwn_repro.report.collecting.choosing import Chosen, choose
+from pbwn_repro.report.collecting.layout import Layout, layout
+from pbwn_repro.report.collecting.matching import Labelled, Protocol
+from pbwn_repro.report.collecting.measures import MEASURES, SEARCHED_BY
+from pbwn_repro.report.collecting.series import SETTINGS
 from pbwn_repro.report.model import Cell, Table
-from pbwn_repro.report.series import SETTINGS
+from pbwn_repro.report.verdicts.grid import Search
 
 Place = tuple[str, str]  # the key of a row, the value of a column
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from pbwn_repro.paper import Column
 from pbwn_repro.paper.numbers import Measure
-from pbwn_repro.report.comparing import Values
-from pbwn_repro.report.layout import Layout
+from pbwn_repro.report.collecting.layout import Layout
+from pbwn_repro.report.verdicts.comparing import Values
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
-from pbwn_repro.report.history import History, read_history
+from pbwn_repro.report.collecting.history import History, read_history
 from pbwn_repro.runs.folder import RunFolder
 
 _NUMBERS = ("test_error", "test_error_exported", "best_test_error", "best_step", "steps", "skipped_steps")

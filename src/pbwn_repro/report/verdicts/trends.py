@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pbwn_repro.paper import BestSetting, Claim, Column, Grows, MostlyBest
-from pbwn_repro.report.comparing import moments_of, one_sided
-from pbwn_repro.report.grid import Grid
-from pbwn_repro.report.layout import Row
+from pbwn_repro.report.collecting.layout import Row
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import Interval, Moments, contrast, mean
-from pbwn_repro.report.wording import digits, runs, span
+from pbwn_repro.report.verdicts.comparing import moments_of, one_sided
+from pbwn_repro.report.verdicts.grid import Grid
+from pbwn_repro.report.verdicts.wording import digits, runs, span
 
 _GROWTH = (1, -1, -1, 1)  # (against - row) in the last column, minus the same in the first
 

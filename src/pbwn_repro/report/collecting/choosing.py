@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pbwn_repro.catalog.artefact import Axis
-from pbwn_repro.report.matching import Labelled
+from pbwn_repro.report.collecting.matching import Labelled
+from pbwn_repro.report.collecting.reading import Record
 from pbwn_repro.report.model import Summary
-from pbwn_repro.report.reading import Record
 from pbwn_repro.report.statistics import deviation, mean
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pbwn_repro.report.cells import Cells
-from pbwn_repro.report.choosing import choose
-from pbwn_repro.report.layout import row_title
-from pbwn_repro.report.matching import Labelled
+from pbwn_repro.report.collecting.cells import Cells
+from pbwn_repro.report.collecting.choosing import choose
+from pbwn_repro.report.collecting.layout import row_title
+from pbwn_repro.report.collecting.matching import Labelled
+from pbwn_repro.report.collecting.series import Time, plots, search_plot
 from pbwn_repro.report.model import Plot
-from pbwn_repro.report.series import Time, plots, search_plot
 
 
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:

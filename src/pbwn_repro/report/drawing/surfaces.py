@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pbwn_repro.report.drawing import Drawing, frame, number
-from pbwn_repro.report.palette import INK, LEVELS, METHODS, MUTED, PAPER, Stroke
+from pbwn_repro.report.drawing.figure import Drawing, frame, number
+from pbwn_repro.report.drawing.palette import INK, LEVELS, METHODS, MUTED, PAPER, Stroke
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

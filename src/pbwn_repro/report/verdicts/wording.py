@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pbwn_repro.paper import Alike, Better, Higher
-from pbwn_repro.report.comparing import Compared, Comparison, margin_of
-from pbwn_repro.report.measures import UNITS, WORDS
+from pbwn_repro.report.collecting.measures import UNITS, WORDS
 from pbwn_repro.report.model import Outcome
 from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.verdicts.comparing import Compared, Comparison, margin_of
 
 
 def digits(value: float) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.report.collecting.notes import machine
 from pbwn_repro.report.model import Report, Section, Verdict
-from pbwn_repro.report.notes import machine
-from pbwn_repro.report.price import ASSUMPTION, price
-from pbwn_repro.report.tables import best_settings, markdown
-from pbwn_repro.report.wording import digits
+from pbwn_repro.report.verdicts.wording import digits
+from pbwn_repro.report.writing.price import ASSUMPTION, price
+from pbwn_repro.report.writing.tables import best_settings, markdown
 
 READING = """\
 Every number below comes from run folders; `pbwn report` makes this page from them. A cell shows the mean ± the sample's

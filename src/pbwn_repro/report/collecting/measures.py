@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pbwn_repro.report.reading import Record
+from pbwn_repro.report.collecting.reading import Record
 
 
 def _top5_at_best(record: Record) -> float:

@@ -7,8 +7,8 @@ from html import escape
 
 from markupsafe import Markup
 
-from pbwn_repro.report.drawing import Drawing
-from pbwn_repro.report.palette import tones
+from pbwn_repro.report.drawing.figure import Drawing
+from pbwn_repro.report.drawing.palette import tones
 
 
 def inline(drawing: Drawing, *, narrow: bool) -> Markup:

@@ -7,12 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pbwn_repro.report.cell_plots import plots_of
-from pbwn_repro.report.cells import Cells
-from pbwn_repro.report.matching import Labelled, Protocol
+from pbwn_repro.report.collecting.cell_plots import plots_of
+from pbwn_repro.report.collecting.cells import Cells
+from pbwn_repro.report.collecting.matching import Labelled, Protocol
+from pbwn_repro.report.collecting.notes import notes
 from pbwn_repro.report.model import Run, Section
-from pbwn_repro.report.notes import notes
-from pbwn_repro.report.verdicts import verdicts
+from pbwn_repro.report.verdicts.deciding import verdicts
 
 
 def sections(protocol: Protocol, runs: Sequence[Labelled]) -> list[Section]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from pbwn_repro.report.markdown import title, whole
 from pbwn_repro.report.model import Report
-from pbwn_repro.report.page import page
-from pbwn_repro.report.tables import comma_separated, latex, markdown
-from pbwn_repro.report.views import anchor, drawings, finished
+from pbwn_repro.report.writing.markdown import title, whole
+from pbwn_repro.report.writing.page import page
+from pbwn_repro.report.writing.tables import comma_separated, latex, markdown
+from pbwn_repro.report.writing.views import anchor, drawings, finished
 
 
 def write(report: Report) -> Path:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from pbwn_repro.report.collecting.reading import Record
 from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.reading import Record
 from pbwn_repro.report.statistics import deviation, mean
 
 SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}

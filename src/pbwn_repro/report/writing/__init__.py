@@ -1,0 +1,1 @@
+"""A report as files: the page, Markdown, CSV and LaTeX tables."""
