@@ -103,7 +103,7 @@ def test_data_that_cannot_be_had_say_how_to_get_them(here, tmp_path):
         (("table-3", "--seeds", "0"), "--seeds 0: at least 1 is needed"),
         (("table-3", "--jobs", "0"), "--jobs 0: at least 1"),
         (("table-3", "--device", "cuda:7"), "this torch sees"),
-        (("table-3", "--data", "cifar10=digits"), "they need digits"),
+        (("table-3", "--data", "cifar10=digits"), "they need synthetic:tiny10"),
         (("table-1", "--data", "digits"), "for which set? Write NAME=SOURCE"),
         (("table-3", "--scale", "short", "--data", "digits", "--dry-run"), "that is digits, and no copy of cifar10"),
     ],
@@ -151,4 +151,4 @@ def test_a_command_that_is_asked_to_stop_says_so_and_goes_on(tmp_path):
     assert again.returncode == 0, again.stderr
     assert len(results(tmp_path)) == 2
     for result in results(tmp_path):
-        assert json.loads(result.read_text())["steps"] == 22
+        assert json.loads(result.read_text())["steps"] == 10

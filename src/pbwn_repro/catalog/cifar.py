@@ -12,7 +12,7 @@ METHODS = Axis("method", ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch"), "r
 INIT = Axis("init", ("paper", "authors"), "variant")
 # What stands in for a set at the smoke scale: nothing is downloaded, and a run takes seconds.
 STAND_INS: Mapping[str, Mapping[str, Any]] = {
-    "digits": {"data": "digits", "epochs": 2, "schedule.drops": [2]},
+    "epochs": {"data": "synthetic:tiny10", "epochs": 2, "schedule.drops": [2], "batch_size": 16, "log_every": 1},
     "cifar10": {"data": "synthetic:tiny10", "steps": 3, "batch_size": 4, "log_every": 1},
     "cifar100": {"data": "synthetic:tiny100", "steps": 3, "batch_size": 4, "log_every": 1},
 }
