@@ -1,0 +1,78 @@
+"""What a run is estimated to be, beside what it turns out to be."""
+
+import json
+
+import pytest
+
+from fragile import digits_job
+from pbwn_repro import catalog
+from pbwn_repro.engine.reporting import Quiet
+from pbwn_repro.planning.preview import config_of
+from pbwn_repro.runs.effort import effort, hours_at, network_cost
+from pbwn_repro.runs.speed import Speeds
+
+
+def plan(name, scale, **labels):
+    found = catalog.find(name).plans(scale, only={key: {str(value)} for key, value in labels.items()})
+    return config_of(found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "steps"),
+    [
+        ("table-3", {"depth": 20}, 160 * (50_000 // 128)),
+        ("table-1", {}, 120 * (50_000 // 64)),
+        ("table-6", {}, 160 * ((73_257 + 531_131) // 128)),
+        ("table-7", {}, 50 * (1_281_167 // 64)),
+        ("table-8", {}, 75_000),
+    ],
+)
+def test_steps_at_the_paper_s_scale_are_those_of_its_protocol(name, labels, steps):
+    assert effort(plan(name, "paper", **labels)).steps == steps
+
+
+def test_a_step_of_the_mlp_costs_six_flops_per_weight_and_picture():
+    cost = network_cost(plan("figure-2a", "paper"))
+    weights = 1024 * 750 + 750 * 250 + 250 * 250 + 250 * 10
+    assert cost.step_flops == 6 * 256 * weights
+    assert cost.picture_flops == 2 * weights
+
+
+def test_the_ladder_s_step_is_more_than_a_classifier_s():
+    cost = network_cost(plan("table-8", "paper", labels=20))
+    assert cost.step_flops > 3 * 120 * cost.picture_flops
+
+
+def test_the_bytes_of_a_run_are_those_that_it_leaves(tmp_path):
+    import torch
+
+    job = digits_job(tmp_path / "run", method="normal", optimizer={"kind": "adam"})
+    job.make(torch.device("cpu"), Quiet())
+    found = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert effort(job.config).bytes == pytest.approx(found, rel=0.05)
+
+
+def test_runs_that_were_made_tell_the_speed(tmp_path):
+    job = digits_job(tmp_path / "runs" / "table" / "run")
+    speeds = Speeds(tmp_path / "runs", tmp_path / "cache")
+    speeds._kept("speeds", "unused", lambda: 1.0)
+    job.path.mkdir(parents=True)
+    (job.path / "config.json").write_text(job.config.model_dump_json())
+    (job.path / "environment.json").write_text(json.dumps({"device": "cpu", "threads": 2}))
+    lines = [{"step": step, "seconds": 0.5} for step in range(1, 9)]
+    (job.path / "timing.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    work = speeds.effort(job.config)
+    tests = work.flops / work.step_flops
+    assert speeds.estimate(job.config).seconds == pytest.approx(1.0 + tests * 0.5 * 2)
+
+
+def test_what_was_found_out_is_kept(tmp_path):
+    config = digits_job(tmp_path).config
+    first = Speeds(tmp_path, tmp_path / "cache").estimate(config)
+    kept = sorted(path.name for path in (tmp_path / "cache" / "estimates").iterdir())
+    assert [name.partition("-")[0] for name in kept] == ["networks", "speeds"]
+    assert Speeds(tmp_path, tmp_path / "cache").estimate(config) == first
+
+
+def test_hours_at_a_stated_speed():
+    assert hours_at(3.6e18, teraflops=10) == pytest.approx(100)
