@@ -37,6 +37,7 @@ clean:  ## remove the environment and the caches
 
 # A stamp per extra: `make demo` does not have to wait for the test tools.
 .venv/%.stamp: pyproject.toml constraints.txt
+	@echo "setting up .venv with what '$*' needs: two or three minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	@touch $@

@@ -199,11 +199,6 @@ class _Selector:
         if strict and unknown:
             listed = "; ".join(f"{left.name} ({left.layer}, {_shape(left.shape)}): {left.reason}" for left in unknown)
             raise ValueError(f"strict=True, and {text.plural(len(unknown), 'weight')} could not be placed: {listed}")
-        if not constrained and any(left.reason == _OUTPUT_LAYER for left in left_alone):
-            raise ValueError(
-                f"the only weight to constrain is the output layer's: {self.output_layer.description}. "
-                "Pass output_layer=None to constrain it."
-            )
         return Selection(tuple(constrained), tuple(left_alone), self.output_layer.description)
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
@@ -289,8 +284,6 @@ def _by_identity(model: nn.Module) -> list[list[NamedParameter]]:
     for named in named_parameters(model):
         if is_lazy(named.parameter):
             raise ValueError(f"parameter {named.name!r} is lazy and has no shape yet: run one forward pass first")
-        if named.parameter.is_meta:
-            raise ValueError(f"parameter {named.name!r} is on the meta device and has no values: materialise it first")
         found.setdefault(id(named.parameter), []).append(named)
     return list(found.values())
 

@@ -47,8 +47,10 @@ def check_constraint(constraint: object) -> None:
 
 
 def refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight]) -> None:
-    """Refuse weights whose dtype cannot hold what the constraint asks for."""
+    """Refuse weights without values, and those whose dtype cannot hold what the constraint asks for."""
     for weight in weights:
+        if weight.tensor.is_meta:
+            raise ValueError(f"parameter {weight.name!r} is on the meta device and has no values: materialise it first")
         misfit = constraint.misfit(weight.tensor.dtype)
         if misfit is not None:
             raise ValueError(f"weight {weight.name!r}: {misfit}")

@@ -17,10 +17,10 @@ MACHINE = "This machine"
 HELP = """Projection Based Weight Normalization: every table and figure of the paper is one command.
 
 A first look: pbwn demo (a minute). One table: pbwn reproduce table-3 --scale short, then pbwn report runs.
-In your own training script: pbwn.attach(model, optimizer); what that constrains shows pbwn inspect MODULE:CALLABLE.
+In your own training script: pbwn.attach(model, optimizer). What it would constrain: pbwn inspect MODULE:CALLABLE.
 """
 EPILOG = (
-    "Exit codes: 0 done; 1 something outside the command went wrong; 2 the words have to change; "
+    "Exit codes: 0 done; 1 something outside the command went wrong; 2 wrong usage; "
     "3 a loss or gradient was not finite; 75 stopped on request, the same command goes on."
 )
 

@@ -4,7 +4,7 @@
 |---|---|
 | 0 | done |
 | 1 | something outside the command went wrong: data that cannot be had, a full disk, a run in use or killed |
-| 2 | the words have to change: an unknown name, a configuration that cannot be run |
+| 2 | wrong usage: an unknown name or option, or a configuration that cannot be run |
 | 3 | the loss or a gradient was not finite |
 | 75 | stopped on request; the same command goes on |
 

@@ -82,10 +82,11 @@ def _model(target: str, found: Any, arguments: Mapping[str, Any]) -> nn.Module:
         raise ValueError(f"{target} is of type {type(found).__name__}: a model, or what returns one, is needed")
     try:
         made = found(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        hint = ". Arguments are given as --set NAME=VALUE" if isinstance(error, TypeError) else ""
         raise ValueError(
             f"{target}({', '.join(f'{name}={value!r}' for name, value in arguments.items())}) failed with "
-            f"{type(error).__name__}: {error}. Arguments are given as --set NAME=VALUE"
+            f"{type(error).__name__}: {error}{hint}"
         ) from error
     if not isinstance(made, nn.Module):
         raise ValueError(f"{target} returned something of type {type(made).__name__}: a torch.nn.Module is needed")

@@ -159,11 +159,13 @@ def test_the_output_layer_can_be_chosen_or_constrained():
         pbwn.select(small(), output_layer="head")
 
 
-def test_where_the_output_layer_is_the_only_candidate_the_error_says_what_to_do():
-    with pytest.raises(ValueError, match="output_layer=None"):
-        pbwn.select(nn.Linear(3, 4))
-    with pytest.raises(ValueError, match="output_layer=None"):
-        pbwn.select(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)))
+@pytest.mark.parametrize("model", [nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))], ids=type)
+def test_where_the_output_layer_is_the_only_candidate_the_table_and_the_errors_say_what_to_do(model):
+    assert "output_layer=None constrains it too" in str(pbwn.select(model))
+    with pytest.raises(ValueError, match=r"nothing to constrain.*\n(.*\n)*.*output_layer=None"):
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=r"nothing to project.*\n(.*\n)*.*output_layer=None"):
+        pbwn.project_(model)
 
 
 def test_patterns_name_parameters_and_modules():
@@ -205,11 +207,18 @@ def test_a_bare_string_instead_of_a_list_of_patterns_is_refused():
         pbwn.select([nn.Linear(2, 2)])
 
 
-def test_lazy_and_meta_parameters_are_refused_with_advice():
+def test_lazy_parameters_are_refused_with_advice():
     with pytest.raises(ValueError, match=r"'0\.weight' is lazy .* forward pass"):
         pbwn.select(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))
+
+
+def test_a_model_without_values_has_a_table_but_cannot_be_projected():
+    model = nn.Sequential(nn.Linear(4, 4, device="meta"), nn.Linear(4, 2))
+    assert names(pbwn.select(model)) == ["0.weight"]
     with pytest.raises(ValueError, match=r"'0\.weight' is on the meta device"):
-        pbwn.select(nn.Sequential(nn.Linear(4, 4, device="meta"), nn.Linear(4, 2)))
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=r"'0\.weight' is on the meta device"):
+        pbwn.project_(model)
 
 
 def test_weights_that_no_optimizer_holds_are_listed_as_such():
@@ -233,8 +242,7 @@ def test_tied_weights_are_one_weight():
 
 def test_what_is_left_alone_under_one_name_is_left_alone_under_the_other():
     tied = Tied(nn.Linear(4, 4), nn.Embedding(4, 4))
-    with pytest.raises(ValueError, match="output_layer=None"):
-        pbwn.select(tied)
+    assert names(pbwn.select(tied)) == []
     selection = pbwn.select(tied, output_layer=None)
     assert names(selection) == ["head.weight"]
     assert reasons(selection)["first.weight"].startswith("tied to second.weight: embedding")

@@ -90,9 +90,10 @@ class TrainedArtefact(Artefact):
         for labels in self.combinations(scale, only or {}):
             home = self.home(labels) if self.home else self.name
             for seed in range(1, count + 1):
-                wishes = {**self.wishes(labels, scale), "seed": seed}
-                found.append(Plan(home, scale, {**labels, "seed": seed}, wishes))
-        return [plan for plan in found if _kept(plan.labels, only or {})]
+                if _kept({**labels, "seed": seed}, only or {}):
+                    wishes = {**self.wishes(labels, scale), "seed": seed}
+                    found.append(Plan(home, scale, {**labels, "seed": seed}, wishes))
+        return found
 
     def combinations(self, scale: Scale, only: Only) -> Iterator[Labels]:
         """All values of the axes together; of a variant the first alone, unless `only` names it."""

@@ -37,12 +37,13 @@ def list_artefacts(
             cells.append(f"{found.done}/{found.runs}  {duration(seconds)}")
         table.add_row(name, ARTEFACTS[name].title, *cells)
     console = Console()
+    console.print("Runs done / needed, and the time that all of them take here, at each scale\n", highlight=False)
     console.print(table)
     where = f"{places.count} GPUs" if device == "cuda" else f"{places.count} cores"
     console.print(
-        f"\nRuns done of those needed, in {out}, and about how long all of them take on {where} of this machine: from "
-        "the times of runs in that folder where there are any, else from a short test of its speed. A run that two of "
-        "them show is made once.\n`pbwn reproduce NAME --scale SCALE` makes one; add --dry-run to see its runs.",
+        f"\nDone is what is in {out}. Times are for {where} of this machine, from those of runs in that folder where "
+        "there are any, else from a short test of its speed. A run that two of them show is made once.\n"
+        "`pbwn reproduce NAME --scale SCALE` makes one; add --dry-run to see its runs.",
         markup=False,
         highlight=False,
     )

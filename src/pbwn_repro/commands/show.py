@@ -37,7 +37,7 @@ def show(
     console.print(f"[bold]Protocol[/bold]  {found.protocol}", highlight=False)
     for departure in found.departures:
         console.print(f"[bold]Departs[/bold]   {departure}", highlight=False)
-    report = collect(out) if out.is_dir() else Report(out, (), {})
+    report = collect(out) if out.exists() else Report(out, (), {})
     sections = [section for section in report.sections if section.artefact.name == found.name]
     for section in sections:
         _section(console, section, out)

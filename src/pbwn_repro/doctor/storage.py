@@ -41,7 +41,7 @@ def _writable(topic: str, folder: Path, remedy: str) -> Finding:
     if folder.exists() and not folder.is_dir():
         return Finding("fail", topic, f"{folder} is a file", remedy)
     try:
-        if nearest != folder:
+        if nearest != folder.absolute():
             if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
                 raise PermissionError(f"nothing can be made in {nearest}")
             return Finding("ok", topic, f"{folder} (will be made)")

@@ -17,7 +17,7 @@ def parse_only(texts: Iterable[str], artefacts: Sequence[Artefact], scale: Scale
     """
     known = _known(artefacts, scale, seeds)
     chosen: dict[str, set[str]] = {}
-    for word in (word.strip() for text in texts for word in text.split(",")):
+    for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
         name, separator, value = word.partition("=")
         if not separator:
             raise ValueError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")

@@ -41,7 +41,7 @@ class Sources:
             except UnknownSetError:
                 raise
             except DataError as error:
-                raise type(error)(f"{error} {_remedy(name, source)}") from None
+                raise type(error)(f"{error}{_remedy(name, source)}") from None
             if original(found.name) != original(name):
                 raise ValueError(f"--data {name}={source}: that is {found.name}, and no copy of {name}")
             self._loaded[key] = found
@@ -76,5 +76,5 @@ def parse_sources(words: Iterable[str], names: Collection[str]) -> dict[str, str
 
 def _remedy(name: str, source: str) -> str:
     if name == "imagenet" or source != name:
-        return f"Correct --data-dir, or name a copy with --data {name}=SOURCE."
-    return f"`pbwn data get {name}` fetches the set; a copy can be named with --data {name}=SOURCE."
+        return ""  # the error itself says what to do
+    return f" `pbwn data get {name}` fetches the set; a copy can be named with --data {name}=SOURCE."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pbwn_repro.catalog import Artefact, Scale
+from pbwn_repro.catalog import ARTEFACTS, Artefact, Scale
 from pbwn_repro.report.collecting.reading import Record
 
 _SCALES: Mapping[str, str] = {
@@ -21,12 +21,12 @@ def notes(
     artefact: Artefact, scale: Scale, variant: Mapping[str, Any], records: Sequence[Record], missing: int
 ) -> tuple[str, ...]:
     """Scale, what is missing, data, machine, and where the artefact departs from the paper."""
-    found = [_SCALES[scale]]
+    found = [_SCALES[scale]] if artefact.name in ARTEFACTS else []
     if variant:
         found.append(f"Variant: {', '.join(f'{name} = {value}' for name, value in variant.items())}.")
     if missing:
         found.append(f"{missing} {'run' if missing == 1 else 'runs'} of this scale's protocol {_are(missing)} missing.")
-    found += _data(records)
+    found += _data(records, stand_ins=artefact.name in ARTEFACTS)
     found += machines([record.environment for record in records])
     return (*found, *artefact.departures)
 
@@ -49,7 +49,7 @@ def machine(environment: Mapping[str, Any]) -> str:
     return ", ".join([*parts, *([f"torch {torch}"] if torch else [])])
 
 
-def _data(records: Sequence[Record]) -> list[str]:
+def _data(records: Sequence[Record], *, stand_ins: bool) -> list[str]:
     names = {record.config.data.name for record in records}
     origins = sorted(
         {
@@ -63,7 +63,7 @@ def _data(records: Sequence[Record]) -> list[str]:
         found.append("Trained and tested on JPEG copies of the original pictures, which differ by their compression.")
     if len({name.removesuffix("-jpeg") for name in names}) < len(names):
         found.append("Some runs used JPEG copies of the pictures and some the originals.")
-    if any(name.startswith("synthetic") or name == "digits" for name in names):
+    if stand_ins and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])
 

@@ -30,7 +30,8 @@ means, spreads and seeds, where it gives them.
 def whole(report: Report) -> str:
     """The report: all verdicts, then each section, then what was not run and what was left out."""
     parts = ["# Results\n", READING, *(f"Made on {place}.\n" for place in hardware(report))]
-    parts += ["## The paper's claims\n", overview(report)]
+    if any(section.verdicts for section in report.sections):
+        parts += ["## The paper's claims\n", overview(report)]
     for section in report.sections:
         parts += ["", *_section(section)]
     parts += ["\n## Not run\n", not_run(report)]
@@ -73,6 +74,8 @@ def _price(name: str) -> str:
 
 def command(section: Section) -> str:
     """The command that makes the runs of a section."""
+    if section.artefact.name not in ARTEFACTS:
+        return f"pbwn {section.artefact.name}"
     only = "".join(f" --only {name}={value}" for name, value in section.variant.items())
     return f"pbwn reproduce {section.artefact.name} --scale {section.scale}{only}"
 
@@ -84,7 +87,7 @@ def heading(name: str) -> str:
     'Figure 2a'
     """
     kind, _, number = name.partition("-")
-    return f"{kind.capitalize()} {number}"
+    return f"{kind.capitalize()} {number}".strip()
 
 
 def title(section: Section) -> str:

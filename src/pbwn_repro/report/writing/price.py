@@ -24,7 +24,8 @@ def price(name: str) -> str:
         return ""
     plans = artefact.plans("paper")
     flops = sum(_flops(plan.identity) for plan in plans)
-    return f"{len(plans)} runs, about {hours_at(flops, TERAFLOPS):,.1f} GPU hours"
+    hours = hours_at(flops, TERAFLOPS)
+    return f"{len(plans)} runs, {f'about {hours:,.1f} GPU hours' if hours >= 0.1 else 'minutes of a GPU'}"
 
 
 @cache
