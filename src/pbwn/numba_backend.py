@@ -24,7 +24,7 @@ from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import RowLayout, row_layout
 from pbwn.numba_whereabouts import torch_library, whereabouts
-from pbwn.torch_backend import tangent_gradient_
+from pbwn.torch_backend import is_laid_out, tangent_gradient_
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _TASK_BYTES = 32 * 1024  # about what a thread takes at a time; a task has one row at least
@@ -76,7 +76,7 @@ class CompiledWeights:
             gradient = tensor.grad
             if gradient is None:
                 pointers.append(0)
-            elif _laid_out_like(gradient, stride, self._dtype):
+            elif is_laid_out(gradient, stride, self._dtype):
                 pointers.append(gradient.data_ptr())
                 written.append(gradient)
             else:
@@ -109,15 +109,6 @@ def obstacle(tensor: Tensor, axes: Axes) -> str | None:
     if row_layout(tensor, axes) is None:
         return f"its strides {tensor.stride()} scatter the rows over memory"
     return None
-
-
-def _laid_out_like(gradient: Tensor, stride: tuple[int, ...], dtype: torch.dtype) -> bool:
-    return (
-        gradient.layout is torch.strided
-        and gradient.stride() == stride
-        and gradient.dtype == dtype
-        and gradient.device.type == "cpu"
-    )
 
 
 def _tasks(tensors: Sequence[Tensor], axes: Sequence[Axes]) -> Iterator[int]:

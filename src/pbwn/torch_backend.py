@@ -20,9 +20,9 @@ from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts
 
-# How many squares float32 adds up within two units in the last place.
+# How many squares float32 adds up within two units in the last place, unless all are alike and err the same way.
 _LONGEST_SUM = {"one stretch": 2048, "scattered": 64}
-_GROUP_BYTES = 4 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
+_GROUP_BYTES = 8 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
 
@@ -36,6 +36,8 @@ class TorchWeights:
         self, tensors: Sequence[Tensor], axes: Sequence[Axes], radii: Sequence[Tensor | None], constraint: Constraint
     ) -> None:
         self._weights = list(zip(tensors, axes, radii, strict=True))
+        self._strides = [tensor.stride() for tensor in tensors]
+        self._dtype = norm_dtype(tensors[0])
         self.fits = Whereabouts(tensors).hold
         members: list[list[_Rows]] = []
         filled = _GROUP_BYTES
@@ -47,7 +49,7 @@ class TorchWeights:
                     filled = 0
                 members[-1].append(some)
                 filled += size
-        self._groups = [_Group(group, constraint, norm_dtype(tensors[0])) for group in members]
+        self._groups = [_Group(group, constraint, self._dtype) for group in members]
 
     def project_(self) -> None:
         """Project all weights: equation (10). The views are detached: there is no gradient to turn off."""
@@ -58,9 +60,9 @@ class TorchWeights:
     def tangent_(self) -> None:
         """Make the gradients of all weights tangent: equation (7)."""
         gradients = []
-        for tensor, axes, radii in self._weights:
+        for (tensor, axes, radii), stride in zip(self._weights, self._strides, strict=True):
             gradient = tensor.grad
-            if gradient is None or not _is_laid_out_like(gradient, tensor) or gradient.dtype != norm_dtype(tensor):
+            if gradient is None or not is_laid_out(gradient, stride, self._dtype):
                 tangent_gradient_(tensor, axes, radii)
                 gradient = None
             gradients.append(gradient)
@@ -238,8 +240,14 @@ def norm_dtype(weight: Tensor) -> torch.dtype:
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
-def _is_laid_out_like(gradient: Tensor, weight: Tensor) -> bool:
-    return gradient.layout is torch.strided and gradient.stride() == weight.stride()
+def is_laid_out(gradient: Tensor, stride: tuple[int, ...], dtype: torch.dtype) -> bool:
+    """Whether a gradient lies in the CPU's memory with these strides and this dtype."""
+    return (
+        gradient.layout is torch.strided
+        and gradient.stride() == stride
+        and gradient.dtype == dtype
+        and gradient.device.type == "cpu"
+    )
 
 
 @torch.no_grad()
