@@ -27,6 +27,7 @@ from pbwn.numba_kernels import compiled, pointer
 
 # The places of a tensor in the table, which holds one after the other; its strides follow.
 IMPLEMENTATION, POINTER, NUMEL, DTYPE, NUM_DIMS, STRIDES = range(6)
+_LAST_KNOWN = (2, 13)  # the last release of torch that this was tested with; later ones are asked in Python
 _QUESTIONS = tuple(f"aoti_torch_get_{name}" for name in ("data_ptr", "numel", "dtype", "dim", "strides"))
 
 
@@ -55,11 +56,18 @@ _implementation = attrgetter("_cdata")
 
 def whereabouts(tensors: Sequence[Tensor]) -> Callable[[], bool]:
     """What says whether these tensors are where they are now; without the compiled call where torch is not as known."""
-    if torch_library() is not None and all(hasattr(torch_library(), question) for question in _QUESTIONS):
+    if _is_as_known():
         hold = CompiledWhereabouts(tensors).hold
         if hold():
             return hold
     return Whereabouts(tensors).hold
+
+
+@functools.cache
+def _is_as_known() -> bool:
+    """Whether this torch has the functions, and is no later one whose tensors may be made otherwise."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return release <= _LAST_KNOWN and all(hasattr(torch_library(), question) for question in _QUESTIONS)
 
 
 @functools.cache

@@ -20,8 +20,8 @@ from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts
 
-# How many squares float32 adds up within two units in the last place, unless all are alike and err the same way.
-_LONGEST_SUM = {"one stretch": 2048, "scattered": 64}
+# How many squares float32 adds up within two units in the last place; within five if all are alike and err one way.
+_LONGEST_SUM = {"one stretch": 256, "scattered": 32}
 _GROUP_BYTES = 8 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
