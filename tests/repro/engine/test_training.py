@@ -168,7 +168,7 @@ def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights(train, tm
     with pytest.raises(NonFiniteError, match=r"step \d+: .*the gradient of \w+.*\.weight.*--on-nonfinite skip"):
         train(model="mlp", method="normal", optimizer={"kind": "sgd", "lr": 1e18})
     folder = RunFolder(tmp_path / "run")
-    assert folder.state == "started"
+    assert folder.state == "diverged"
     assert all(line.get("loss", 0) is not None for line in lines(folder))
 
 
