@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Ending
 from pbwn_repro.runs.progress import Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen, View
@@ -72,7 +73,8 @@ class LinesView:
         """Print what is new."""
         for job, ending in sweep.ended:
             if ending.kind != "there":
-                self._once(job.title, described(ending))
+                error = final_error(job.path) if ending.kind == "done" else ""
+                self._once(job.title, described(ending) + (f", test error {error}" if error else ""))
         for job in sweep.running:
             self._once(job.title, "started")
         left = self._pace.seconds_left(sweep, {job.path: read_progress(job.path) for job in sweep.running})
@@ -117,7 +119,8 @@ def picture(sweep: Sweep, pace: Pace, room: int) -> Group:
     table.columns[2].justify = table.columns[3].justify = "right"
     new = [(job, ending) for job, ending in sweep.ended if ending.kind != "there"]
     for job, ending in new[-RECENT:]:
-        table.add_row(Text(job.title), ProgressBar(1, 1.0, width=12), "", "", Text(_WORDS[ending.kind]), style="dim")
+        bar, error = ProgressBar(1, 1.0, width=12), final_error(job.path)
+        table.add_row(Text(job.title), bar, "", error, Text(_WORDS[ending.kind]), style="dim")
     for job in sweep.running[:room]:
         table.add_row(Text(job.title), *_running(progress[job.path]))
     if len(sweep.running) > room:
@@ -137,6 +140,14 @@ def summary(sweep: Sweep, seconds_left: float | None) -> str:
     if sweep.stopping and sweep.running:
         parts.append("stopping: runs save their state")
     return ", ".join(parts)
+
+
+def final_error(path: Path) -> str:
+    """The test error of a finished training run; empty for everything else."""
+    try:
+        return f"{RunFolder(path).read_result()['test_error']:.2f} %"
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def described(ending: Ending) -> str:
