@@ -25,20 +25,25 @@ DEPARTURES = (
 )
 
 
-def cifar_wishes(
-    model: Callable[[Labels], str],
-    data: Callable[[Labels], str],
-    *,
-    short_epochs: int,
-    stand_in: Callable[[Labels], str],
-) -> Callable[[Labels, Scale], Mapping[str, Any]]:
-    """The configuration of a run on CIFAR: the network's recipe, shortened at the short scale, replaced at smoke."""
+def both_sets(scale: Scale) -> tuple[Axis, ...]:
+    """Method by data set: the axes of tables 1 and 2."""
+    return (METHODS, Axis("data", ("cifar10", "cifar100"), "column"), INIT)
+
+
+def on_both_sets(network: str, *, short_epochs: int) -> Callable[[Labels, Scale], Mapping[str, Any]]:
+    """The configurations of a network's runs on both sets."""
 
     def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-        network = model(labels)
-        shared = {"model": network, "method": labels["method"], "init": labels["init"]}
-        if scale == "smoke":
-            return {**shared, **STAND_INS[stand_in(labels)]}
-        return {**shared, "data": data(labels), **(shortened(network, short_epochs) if scale == "short" else {})}
+        return on_cifar(labels, scale, network=network, data=str(labels["data"]), short_epochs=short_epochs)
 
     return wishes
+
+
+def on_cifar(
+    labels: Labels, scale: Scale, *, network: str, data: str, short_epochs: int, stand_in: str | None = None
+) -> Mapping[str, Any]:
+    """The configuration of a run on CIFAR: the network's recipe, shortened at the short scale, replaced at smoke."""
+    shared = {"model": network, "method": labels["method"], "init": labels["init"]}
+    if scale == "smoke":
+        return {**shared, **STAND_INS[stand_in or data]}
+    return {**shared, "data": data, **(shortened(network, short_epochs) if scale == "short" else {})}

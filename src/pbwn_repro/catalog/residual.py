@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pbwn_repro.catalog.artefact import Axis, Labels, Scale
-from pbwn_repro.catalog.cifar import INIT, METHODS, cifar_wishes
+from pbwn_repro.catalog.cifar import INIT, METHODS, on_cifar
 
 DEPTHS = (20, 32, 44, 56, 110)
 PROTOCOL = (
@@ -20,11 +20,11 @@ def axes(scale: Scale) -> tuple[Axis, ...]:
     return (METHODS, Axis("depth", DEPTHS[:2] if scale == "smoke" else DEPTHS, "column"), INIT)
 
 
-def wishes(data: str, stand_in: str) -> Callable[[Labels, Scale], Mapping[str, Any]]:
-    """The configuration of a run on one of the CIFAR sets."""
-    return cifar_wishes(
-        lambda labels: f"resnet-{labels['depth']}",
-        lambda labels: data,
-        short_epochs=8,
-        stand_in=lambda labels: stand_in,
-    )
+def wishes(data: str, stand_in: str | None = None) -> Callable[[Labels, Scale], Mapping[str, Any]]:
+    """The configurations of the runs on one of the CIFAR sets."""
+
+    def wishes_of(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+        network = f"resnet-{labels['depth']}"
+        return on_cifar(labels, scale, network=network, data=data, short_epochs=8, stand_in=stand_in)
+
+    return wishes_of

@@ -1,16 +1,7 @@
 """Table 2: VGG-E on CIFAR-10 and CIFAR-100."""
 
-from __future__ import annotations
-
-from pbwn_repro.catalog.artefact import Axis, Scale, TrainedArtefact
-from pbwn_repro.catalog.cifar import DEPARTURES, INIT, METHODS, cifar_wishes
-
-SETS = Axis("data", ("cifar10", "cifar100"), "column")
-
-
-def _axes(scale: Scale) -> tuple[Axis, ...]:
-    return (METHODS, SETS, INIT)
-
+from pbwn_repro.catalog.artefact import TrainedArtefact
+from pbwn_repro.catalog.cifar import DEPARTURES, both_sets, on_both_sets
 
 TABLE_2 = TrainedArtefact(
     name="table-2",
@@ -19,11 +10,6 @@ TABLE_2 = TrainedArtefact(
     protocol="SGD with momentum 0.9, weight decay 0.0005, batch 128, learning rate 0.1 divided by 5 at epochs 80 and "
     "120 of 160; five seeds, error after the last epoch.",
     departures=DEPARTURES,
-    axes=_axes,
-    wishes=cifar_wishes(
-        lambda labels: "vgg-e",
-        lambda labels: str(labels["data"]),
-        short_epochs=8,
-        stand_in=lambda labels: str(labels["data"]),
-    ),
+    axes=both_sets,
+    wishes=on_both_sets("vgg-e", short_epochs=8),
 )

@@ -11,5 +11,5 @@ TABLE_4 = TrainedArtefact(
     protocol=residual.PROTOCOL,
     departures=DEPARTURES,
     axes=residual.axes,
-    wishes=residual.wishes("cifar100", stand_in="cifar100"),
+    wishes=residual.wishes("cifar100"),
 )
