@@ -33,6 +33,18 @@ def same_layout(weight):
     return torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype).copy_(weight)
 
 
+@pytest.mark.parametrize(("backend", "units"), [("torch", 6), ("numba", 4)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_rows_of_equal_numbers_whose_rounding_errs_one_way_stay_near(backend, units, memory_format):
+    values = torch.rand(64, generator=torch.Generator().manual_seed(0)) + 0.5
+    for channels in (1, 7, 30, 64, 120, 127, 141, 512, 640):
+        weight = values.view(-1, 1, 1, 1).repeat(1, channels, 3, 3).contiguous(memory_format=memory_format)
+        expected = weight.double() / weight.double().flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        entry = constrained(weight, Axes((0,)))
+        Batch([entry], UNIT, backend=backend).project_()
+        assert units_in_last_place(entry.tensor, expected) <= units, channels
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(drawn=weights())
 def test_a_projection_is_within_four_units_of_the_plain_loop_in_float64(backend, drawn):
