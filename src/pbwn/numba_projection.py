@@ -22,6 +22,7 @@ from pbwn.numba_kernels import (
     IS_BALL,
     JOB_SIZE,
     KIND,
+    LANES,
     MOST_COLUMNS,
     NEXT,
     NUM_TASKS,
@@ -54,14 +55,18 @@ _SAFE_FACTORS = 1e-30, 1e30  # a float32 holds these with all its digits
 
 @inlined
 def _sum_of_squares(row: Any, zero: Any) -> float:
-    """The sum of squares, each block of it in the type of `zero`, and the blocks in float64."""
+    """The sum of squares, each block of it in the type of `zero`, the blocks and what is left over in float64."""
     total = 0.0
-    for first in range(0, row.size, BLOCK):
+    even = row.size // LANES * LANES
+    for first in range(0, even, BLOCK):
         part = zero
-        for index in range(first, min(first + BLOCK, row.size)):
+        for index in range(first, min(first + BLOCK, even)):
             value = converted(row[index], zero)
             part += value * value
         total += part
+    for index in range(even, row.size):
+        left_over = converted(row[index], 0.0)
+        total += left_over * left_over
     return total
 
 

@@ -1,7 +1,8 @@
 """Whether weights are where they were, asked of torch's C interface for all of them in one compiled call.
 
 The functions are those that torch offers to models which were compiled ahead of time (`aoti_torch_get_...`). They take
-the address of a C++ tensor, which is a pointer to its implementation and nothing else.
+the address of a C++ tensor, which is a pointer to its implementation and nothing else. Which implementation a Python
+tensor has now is read from the object itself, at the place where a tensor was found to keep what it calls `_cdata`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import ctypes
 import functools
 from array import array
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from torch import Tensor
 from pbwn.layout import Whereabouts
 from pbwn.numba_kernels import compiled, pointer
 
-# The places of a tensor in the table, which holds one after the other; its strides follow.
-IMPLEMENTATION, POINTER, NUMEL, DTYPE, NUM_DIMS, STRIDES = range(6)
+# The places of a tensor in the table, which holds one after the other; its strides follow. OWNER is where the object
+# says which implementation it has.
+OWNER, IMPLEMENTATION, POINTER, NUMEL, DTYPE, NUM_DIMS, STRIDES = range(7)
 _LAST_KNOWN = (2, 13)  # the last release of torch that this was tested with; later ones are asked in Python
 _QUESTIONS = tuple(f"aoti_torch_get_{name}" for name in ("data_ptr", "numel", "dtype", "dim", "strides"))
 
@@ -35,23 +36,18 @@ class CompiledWhereabouts:
     """Where tensors lay in memory, and how, when this was made."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = list(tensors)
-        self._implementations = list(map(_implementation, tensors))
+        self._tensors = list(tensors)  # keeps the objects where they are
         self._table = array("q", [len(tensors)])
-        for tensor, found in zip(tensors, self._implementations, strict=True):
-            strides = tensor.stride()
+        for tensor in tensors:
+            owner, found, strides = id(tensor) + (_place() or 0), tensor._cdata, tensor.stride()
             dtype = _dtype_number(found)
-            self._table.extend((found, tensor.data_ptr(), tensor.numel(), dtype, len(strides), *strides))
+            self._table.extend((owner, found, tensor.data_ptr(), tensor.numel(), dtype, len(strides), *strides))
         self._address = self._table.buffer_info()[0]
+        self._kernel = _kernel()
 
     def hold(self) -> bool:
         """Whether everything is as it was. `torch.utils.swap_tensors` gives a tensor another's implementation."""
-        if list(map(_implementation, self._tensors)) != self._implementations:
-            return False
-        return bool(_kernel()(self._address))
-
-
-_implementation = attrgetter("_cdata")
+        return self._kernel(self._address) == 1
 
 
 def whereabouts(tensors: Sequence[Tensor]) -> Callable[[], bool]:
@@ -67,7 +63,17 @@ def whereabouts(tensors: Sequence[Tensor]) -> Callable[[], bool]:
 def _is_as_known() -> bool:
     """Whether this torch has the functions, and is no later one whose tensors may be made otherwise."""
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return release <= _LAST_KNOWN and all(hasattr(torch_library(), question) for question in _QUESTIONS)
+    has_functions = all(hasattr(torch_library(), question) for question in _QUESTIONS)
+    return release <= _LAST_KNOWN and has_functions and _place() is not None
+
+
+@functools.cache
+def _place() -> int | None:
+    """How many bytes into a Python tensor the address of its implementation stands, or None where it does not."""
+    tensor = torch.empty(0)
+    words = (ctypes.c_int64 * (object.__sizeof__(tensor) // 8)).from_address(id(tensor))
+    found = [place for place, word in enumerate(words) if word == tensor._cdata]
+    return found[0] * 8 if len(found) == 1 else None
 
 
 @functools.cache
@@ -108,13 +114,14 @@ def _hold(table: int) -> int:
     for _ in range(count):
         tensor = carray(pointer(start), (STRIDES,), np.int64)
         if (
-            _ask("aoti_torch_get_data_ptr", start) != tensor[POINTER]
-            or _ask("aoti_torch_get_numel", start) != tensor[NUMEL]
-            or _ask("aoti_torch_get_dtype", start) != tensor[DTYPE]
-            or _ask("aoti_torch_get_dim", start) != tensor[NUM_DIMS]
+            carray(pointer(tensor[OWNER]), (1,), np.int64)[0] != tensor[IMPLEMENTATION]
+            or _ask("aoti_torch_get_data_ptr", tensor[OWNER]) != tensor[POINTER]
+            or _ask("aoti_torch_get_numel", tensor[OWNER]) != tensor[NUMEL]
+            or _ask("aoti_torch_get_dtype", tensor[OWNER]) != tensor[DTYPE]
+            or _ask("aoti_torch_get_dim", tensor[OWNER]) != tensor[NUM_DIMS]
         ):
             return 0
-        found = carray(pointer(_ask("aoti_torch_get_strides", start)), (tensor[NUM_DIMS],), np.int64)
+        found = carray(pointer(_ask("aoti_torch_get_strides", tensor[OWNER])), (tensor[NUM_DIMS],), np.int64)
         strides = carray(pointer(start + STRIDES * 8), (tensor[NUM_DIMS],), np.int64)
         for dim in range(tensor[NUM_DIMS]):
             if found[dim] != strides[dim]:

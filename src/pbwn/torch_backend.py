@@ -21,8 +21,9 @@ from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts
 
 # How many squares float32 adds up within two units in the last place; within five if all are alike and err one way.
-_LONGEST_SUM = {"one stretch": 256, "scattered": 32}
-_GROUP_BYTES = 8 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
+_LONGEST_PIECE, _MOST_PIECES = 256, 64
+_SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
+_GROUP_BYTES = 12 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
 
@@ -99,42 +100,37 @@ def _cut(index: int, tensor: Tensor, axes: Axes, radii: Tensor | None) -> Iterat
         yield _Rows(index, view, offset, in_front, None if own is None else own[number], is_weight)
 
 
-def _measure(rows: Tensor, fan_in: tuple[int, ...], norms: Tensor) -> Callable[[], object]:
+def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], object]:
     """What writes the norms of rows.
 
-    Long rows are cut into pieces that lie together in memory and are short enough to be added up in float32. torch adds
-    up in blocks where a row is one stretch of memory, and number by number elsewhere.
+    A row that is too long to be added up in float32 is cut into pieces that lie together in memory, of eights of
+    numbers. Where there are no such pieces, torch's sum of the squares is both faster and more exact.
     """
-    steps = [rows.stride(dim) for dim in fan_in if rows.shape[dim] > 1]
-    if steps and min(steps) > 1:
-        return partial(_measure_columns, rows, fan_in, norms)
+    fan_in = sorted(range(neuron_dims, rows.ndim), key=rows.stride, reverse=True)
+    row = rows.permute(*range(neuron_dims), *fan_in)
+    first, together = row.ndim, 1
+    while first > neuron_dims and (row.shape[first - 1] == 1 or row.stride(first - 1) == together):
+        first -= 1
+        together *= row.shape[first]
+    count = prod(row.shape[neuron_dims:])
     dtype = None if norms.dtype == rows.dtype else norms.dtype
-    outwards = sorted(fan_in, key=rows.stride)
-    count = prod(rows.shape[dim] for dim in fan_in)
-    stretch = 1 + sum((rows.shape[dim] - 1) * rows.stride(dim) for dim in fan_in)
-    limit = _LONGEST_SUM["one stretch" if stretch == count else "scattered"]
-    length = 1
-    for position, dim in enumerate(outwards):
-        size = rows.shape[dim]
-        if length * size > limit:
-            part = max(divisor for divisor in range(1, limit // length + 1) if size % divisor == 0)
-            within = [other + (other > dim) for other in outwards[:position]]
-            pieces = partial(vector_norm, rows.unflatten(dim, (-1, part)), 2, (*within, dim + 1), dtype=dtype)
-            left = tuple(range(norms.ndim, norms.ndim + len(fan_in) - position))
-            if count // (length * part) <= _LONGEST_SUM["scattered"]:
-                return lambda: vector_norm(pieces(), 2, left, out=norms)
-            return lambda: norms.copy_(vector_norm(pieces(), 2, left, dtype=torch.float64))
-        length *= size
-    return partial(vector_norm, rows, 2, fan_in, dtype=dtype, out=norms)
+    if together == count <= _LONGEST_PIECE:
+        return partial(vector_norm, row, 2, tuple(range(neuron_dims, row.ndim)), dtype=dtype, out=norms)
+    lengths = [length for length in range(_SHORTEST_PIECE, _LONGEST_PIECE + 1, 8) if together % length == 0]
+    if not lengths:
+        return partial(_measure_by_squares, rows, neuron_dims, norms)
+    length = lengths[-1]
+    pieces = partial(vector_norm, row.flatten(first).unflatten(first, (-1, length)), 2, -1, dtype=dtype)
+    left = tuple(range(neuron_dims, first + 1))
+    if count // length <= _MOST_PIECES:
+        return lambda: vector_norm(pieces(), 2, left, out=norms)
+    return lambda: norms.copy_(vector_norm(pieces(), 2, left, dtype=torch.float64))
 
 
-def _measure_columns(rows: Tensor, fan_in: tuple[int, ...], norms: Tensor) -> None:
-    """Write the norms of rows whose weights do not lie side by side: here torch's sum is both faster and more exact.
-
-    It is exact along one dimension at a time.
-    """
+def _measure_by_squares(rows: Tensor, neuron_dims: int, norms: Tensor) -> None:
+    """Write the norms of rows by torch's sum, which is exact along one dimension at a time."""
     squares = rows.to(norms.dtype).square()
-    for dim in sorted(fan_in, key=rows.size, reverse=True):
+    for dim in sorted(range(neuron_dims, rows.ndim), key=rows.size, reverse=True):
         squares = squares.sum(dim, keepdim=True)
     torch.sqrt(squares.view(norms.shape), out=norms)
 
@@ -151,28 +147,28 @@ class _Group:
         self._buffer = torch.empty(sum(map(prod, shapes)), dtype=dtype, device="cpu")
         parts = self._buffer.split([prod(shape) for shape in shapes])
         norms = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        self._measures = list(map(_measure, self._rows, self._fan_in, norms))
+        self._measures = [
+            _measure(rows.view, rows.axes.neuron_dims, one) for rows, one in zip(members, norms, strict=True)
+        ]
         self._per_row = [
             one.view(*one.shape, *(1 for _ in dims)) for one, dims in zip(norms, self._fan_in, strict=True)
         ]
         given = [rows.radii.flatten() for rows in members if rows.radii is not None]
         self._radii = torch.cat(given).to(dtype) if given else None
-        length = constraint.limit if isinstance(constraint, MaxNorm) else constraint.radius
-        self._length = None if length == "initial" else torch.tensor(length, dtype=dtype, device="cpu")
 
     def project_(self) -> None:
-        """Norms of all rows, factors of all neurons at once, then the products."""
+        """Norms of all rows, what all neurons are divided by at once, then the quotients."""
         self._measure_()
         if not _is_safe(self._buffer):
             self._project_with_care_()
             return
-        if self._length is None:
-            self._buffer.copy_(projection.safe_factors(self._constraint, self._buffer, self._radii))
-        else:  # the same in two calls fewer: such norms give factors that need no second look
-            if isinstance(self._constraint, MaxNorm):
-                self._buffer.clamp_(min=self._constraint.limit)
-            torch.div(self._length, self._buffer, out=self._buffer)
-        torch._foreach_mul_(self._rows, self._per_row)
+        if isinstance(self._constraint, MaxNorm):
+            self._buffer.div_(self._constraint.limit).clamp_(min=1)
+        elif self._constraint.radius == "initial":
+            self._buffer.copy_(self._divisors())
+        elif self._constraint.radius != 1:
+            self._buffer.div_(self._constraint.radius)
+        torch._foreach_div_(self._rows, self._per_row)
 
     def tangent_(self, gradients: Sequence[Tensor | None]) -> None:
         """Norms of all rows and their products with the gradients, coefficients at once, then what is subtracted.
@@ -203,15 +199,19 @@ class _Group:
         for measure in self._measures:
             measure()
 
+    def _divisors(self) -> Tensor:
+        """What each neuron is divided by: 1 where it is to be left as it is."""
+        return projection.safe_factors(self._constraint, self._buffer, self._radii).reciprocal_()
+
     def _project_with_care_(self) -> None:
         """Rows next to a norm that may have lost digits go through `projection`."""
         unsafe = [not _is_safe(norms) for norms in self._per_row]
-        self._buffer.copy_(projection.safe_factors(self._constraint, self._buffer, self._radii))
-        for rows, factors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
+        self._buffer.copy_(self._divisors())
+        for rows, divisors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
             if is_unsafe:
                 projection.project_(rows.view, rows.axes, self._constraint, radii=rows.radii)
             else:
-                rows.view.mul_(factors)
+                rows.view.div_(divisors)
 
 
 class ReferenceWeights:

@@ -20,7 +20,7 @@ def test_a_quick_run_writes_every_part_and_shows_a_table_for_each(tmp_path):
     results = json.loads((tmp_path / "bench.json").read_text())
     assert set(PARTS) <= set(results)
     assert results["machine"]["torch"] == torch.__version__
-    assert set(results["projection"]["resnet-20"]) == {"limit", "naive", "torch", "numba"}
+    assert set(results["projection"]["resnet-20"]) == {"limit", "naive", "views kept", "torch", "numba"}
     assert set(results["training"]["resnet-20"]) == {"normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch"}
     for title in ("Projection", "Riemannian gradient", "Optimizer step", "Training step", "Growth", "Memory"):
         assert title in done.output

@@ -34,11 +34,17 @@ def stack(num_weights: int, num_layers: int) -> tuple[ConstrainedWeight, ...]:
 
 
 def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], object]]:
-    """The limit, the plain loop, and every path that can be had here."""
+    """The limit, the plain loop, the same with its views kept between calls, and every path that can be had here."""
     same_bytes = torch.randn(sum(weight.tensor.numel() for weight in weights))
-    rows = [weight.tensor.detach().flatten(1) for weight in weights]
+    tensors = [weight.tensor for weight in weights]
+    rows = [tensor.detach().flatten(1) for tensor in tensors]
 
+    @torch.no_grad()
     def naive() -> None:
+        for tensor in tensors:
+            tensor.div_(tensor.flatten(1).norm(dim=1).view(-1, *(1 for _ in tensor.shape[1:])))
+
+    def naive_with_kept_views() -> None:
         for row in rows:
             row.div_(row.norm(dim=1, keepdim=True))
 
@@ -47,19 +53,21 @@ def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], 
     return {
         "limit": lambda: same_bytes.mul_(1.0),
         "naive": naive,
+        "views kept": naive_with_kept_views,
         **{path: batch.project_ for path, batch in batches.items()},
     }
 
 
 def tangents(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], object]]:
     """The plain loop of the Riemannian gradient, and every path; gradients are tangent after the first run."""
-    pairs = []
-    for weight in weights:
-        weight.tensor.grad = torch.randn_like(weight.tensor)
-        pairs.append((weight.tensor.detach().flatten(1), weight.tensor.grad.flatten(1)))
+    tensors = [weight.tensor for weight in weights]
+    for tensor in tensors:
+        tensor.grad = torch.randn_like(tensor)
 
+    @torch.no_grad()
     def naive() -> None:
-        for row, slope in pairs:
+        for tensor in tensors:
+            row, slope = tensor.flatten(1), tensor.grad.flatten(1)
             along = (row * slope).sum(1, keepdim=True) / row.square().sum(1, keepdim=True)
             slope.sub_(along * row)
 
