@@ -4,18 +4,21 @@ The same as `pbwn bench --part projection --part riemannian`, which also measure
 """
 
 import sys
+from itertools import groupby
+from operator import itemgetter
 
 from rich.console import Console
 
 from pbwn_repro.bench.suite import Extent, measure
-from pbwn_repro.bench.tables import tables
+from pbwn_repro.bench.tables import table
 
 
 def main() -> None:
     """Measure the networks that were named, or all of them, and print the tables."""
     networks = tuple(sys.argv[1:]) or Extent().networks
-    for table in tables(measure(Extent(networks=networks), ("projection", "riemannian"))):
-        Console().print(table, "")
+    for part, ends in groupby(measure(Extent(networks=networks), ("projection", "riemannian")), key=itemgetter(0)):
+        *_, (_, results) = ends
+        Console().print(table(part, results[part]), "")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts
 
 # How many squares float32 adds up within two units in the last place; within five if all are alike and err one way.
-_LONGEST_PIECE, _MOST_PIECES = 256, 64
+_LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
 _GROUP_BYTES = 12 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
@@ -103,8 +103,8 @@ def _cut(index: int, tensor: Tensor, axes: Axes, radii: Tensor | None) -> Iterat
 def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], object]:
     """What writes the norms of rows.
 
-    A row that is too long to be added up in float32 is cut into pieces that lie together in memory, of eights of
-    numbers. Where there are no such pieces, torch's sum of the squares is both faster and more exact.
+    A row that is too long to be added up in float32 is cut into pieces that lie together in memory. Where there are no
+    such pieces, torch's sum of the squares is both faster and more exact.
     """
     fan_in = sorted(range(neuron_dims, rows.ndim), key=rows.stride, reverse=True)
     row = rows.permute(*range(neuron_dims), *fan_in)
@@ -116,10 +116,10 @@ def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], obje
     dtype = None if norms.dtype == rows.dtype else norms.dtype
     if together == count <= _LONGEST_PIECE:
         return partial(vector_norm, row, 2, tuple(range(neuron_dims, row.ndim)), dtype=dtype, out=norms)
-    lengths = [length for length in range(_SHORTEST_PIECE, _LONGEST_PIECE + 1, 8) if together % length == 0]
+    lengths = [length for length in range(_SHORTEST_PIECE, _LONGEST_PIECE + 1) if together % length == 0]
     if not lengths:
         return partial(_measure_by_squares, rows, neuron_dims, norms)
-    length = lengths[-1]
+    length = max(lengths, key=lambda length: (length % 8 == 0, length))  # torch adds up eight numbers side by side
     pieces = partial(vector_norm, row.flatten(first).unflatten(first, (-1, length)), 2, -1, dtype=dtype)
     left = tuple(range(neuron_dims, first + 1))
     if count // length <= _MOST_PIECES:

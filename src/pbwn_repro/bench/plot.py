@@ -20,8 +20,9 @@ def plot(results: dict[str, Any], file: Path) -> bool:
     if results.get("projection"):
         panels.append(partial(_per_network, found=results["projection"]))
     if results.get("growth"):
-        panels.append(partial(_growth, found=_varying(results["growth"], "layers"), quantity="weights"))
-        panels.append(partial(_growth, found=_varying(results["growth"], "weights"), quantity="layers"))
+        growth = list(results["growth"].values())
+        panels.append(partial(_growth, found=_varying(growth, "layers"), quantity="weights"))
+        panels.append(partial(_growth, found=_varying(growth, "weights"), quantity="layers"))
     if not panels:
         return False
     from matplotlib.figure import Figure  # takes a second to import, and only this needs it

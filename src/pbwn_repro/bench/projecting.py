@@ -17,33 +17,26 @@ from pbwn_repro.bench.candidates import projections, stack, tangents, weights_of
 from pbwn_repro.bench.timing import Times, interleaved
 
 
-def per_network(networks: Sequence[str], seconds: float) -> dict[str, dict[str, Times]]:
-    """Times of the limit, the plain loop and every path, by network."""
-    return {network: interleaved(projections(weights_of(network)), seconds=seconds) for network in networks}
+def projection(network: str, seconds: float) -> dict[str, Times]:
+    """Times of the limit, the plain loop and every path."""
+    return interleaved(projections(weights_of(network)), seconds=seconds)
 
 
-def riemannian(networks: Sequence[str], seconds: float) -> dict[str, dict[str, Times]]:
-    """Times of the Riemannian gradient, by network."""
-    return {network: interleaved(tangents(weights_of(network)), seconds=seconds) for network in networks}
+def riemannian(network: str, seconds: float) -> dict[str, Times]:
+    """Times of the Riemannian gradient."""
+    return interleaved(tangents(weights_of(network)), seconds=seconds)
 
 
-def growth(sizes: Sequence[tuple[int, int]], seconds: float) -> list[dict[str, Any]]:
-    """Times for stacks with these numbers of weights and layers."""
-    return [
-        {"weights": size, "layers": count, "times": interleaved(projections(stack(size, count)), seconds=seconds)}
-        for size, count in sizes
-    ]
+def growth(num_weights: int, num_layers: int, seconds: float) -> dict[str, Any]:
+    """Times for a stack of layers with so many weights in all."""
+    times = interleaved(projections(stack(num_weights, num_layers)), seconds=seconds)
+    return {"weights": num_weights, "layers": num_layers, "times": times}
 
 
-def extra_memory(networks: Sequence[str]) -> list[dict[str, Any]]:
-    """The bytes of tensors that each path keeps between calls, beside the weights and the neurons that there are."""
-    found = []
-    for network in networks:
-        weights = weights_of(network)
-        for path in ("torch", "numba"):
-            if missing(path) is None:
-                found.append({"network": network, "path": path, **_memory(weights, path)})
-    return found
+def extra_memory(network: str) -> dict[str, dict[str, int]]:
+    """By path, the bytes of tensors that it keeps between calls, beside the weights and the neurons that there are."""
+    weights = weights_of(network)
+    return {path: _memory(weights, path) for path in ("torch", "numba") if missing(path) is None}
 
 
 def _memory(weights: Sequence[ConstrainedWeight], path: Any) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,15 +20,12 @@ from pbwn_repro.models import build
 METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch")
 
 
-def optimizer_steps(networks: Sequence[str], seconds: float) -> dict[str, dict[str, Times]]:
-    """Times of `optimizer.step()` alone, by network and method; geoopt's RiemannianSGD beside ours where installed."""
-    found = {}
-    for network in networks:
-        steps = {name: _stepper(network, name) for name in METHODS if name != "pbwn-epoch"}
-        if find_spec("geoopt") is not None:
-            steps["geoopt"] = _geoopt_stepper(network)
-        found[network] = interleaved(steps, seconds=seconds, least=3)
-    return found
+def optimizer_steps(network: str, seconds: float) -> dict[str, Times]:
+    """Times of `optimizer.step()` alone, by method; geoopt's RiemannianSGD beside ours where it is installed."""
+    steps = {name: _stepper(network, name) for name in METHODS if name != "pbwn-epoch"}
+    if find_spec("geoopt") is not None:
+        steps["geoopt"] = _geoopt_stepper(network)
+    return interleaved(steps, seconds=seconds, least=3)
 
 
 class TrainingStep:
@@ -77,31 +74,29 @@ class TrainingStep:
 
 
 def training_steps(
-    networks: Sequence[str], *, batch_size: int, rounds: int, steps_per_epoch: int = 390
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Whole steps by network and method: seconds, the projection's own seconds, and both as percent of a normal step.
+    network: str, *, batch_size: int, rounds: int, steps_per_epoch: int = 390
+) -> dict[str, dict[str, Any]]:
+    """Whole steps by method: seconds, the projection's own seconds, and those as percent of a normal step.
 
     A projection after each epoch is spread over the steps of that epoch.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for network in networks:
-        steps = {name: TrainingStep(network, name, batch_size) for name in METHODS}
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
-        for number in range(rounds + 1):
-            for name, step in steps.items():
-                times = step()
-                if number:  # the first one compiles and allocates
-                    taken[name].append(times)
-        normal = Times.of([whole for whole, _ in taken["normal"]]).median
-        found[network] = {}
-        for name, pairs in taken.items():
-            spread = steps_per_epoch if name == "pbwn-epoch" else 1
-            inside = Times.of([own / spread for _, own in pairs])
-            found[network][name] = {
-                "step": Times.of([whole for whole, _ in pairs]),
-                "projection": inside,
-                "projection, % of a normal step": 100 * inside.median / normal,
-            }
+    steps = {name: TrainingStep(network, name, batch_size) for name in METHODS}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
+    for number in range(rounds + 1):
+        for name, step in steps.items():
+            times = step()
+            if number:  # the first one compiles and allocates
+                taken[name].append(times)
+    normal = Times.of([whole for whole, _ in taken["normal"]]).median
+    found = {}
+    for name, pairs in taken.items():
+        spread = steps_per_epoch if name == "pbwn-epoch" else 1
+        inside = Times.of([own / spread for _, own in pairs])
+        found[name] = {
+            "step": Times.of([whole for whole, _ in pairs]),
+            "projection": inside,
+            "projection, % of a normal step": 100 * inside.median / normal,
+        }
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
 from typing import Any
 
 from pbwn_repro.bench import projecting, stepping
@@ -40,21 +41,33 @@ QUICK = Extent(
 
 def measure(
     extent: Extent, parts: tuple[str, ...] = PARTS, tell: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
-    """Measure these parts; `tell` hears what begins."""
-    runs: dict[str, Callable[[], Any]] = {
-        "projection": lambda: projecting.per_network(extent.networks, extent.seconds),
-        "riemannian": lambda: projecting.riemannian(extent.networks, extent.seconds),
-        "optimizer": lambda: stepping.optimizer_steps(extent.stepped, extent.seconds),
-        "training": lambda: stepping.training_steps(extent.stepped, batch_size=extent.batch_size, rounds=extent.rounds),
-        "growth": lambda: projecting.growth(extent.sizes, extent.seconds / 2),
-        "memory": lambda: projecting.extra_memory(extent.networks),
-    }
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure these parts; after each step, its part and all results so far. `tell` hears what begins."""
     results: dict[str, Any] = {"machine": machine(), "batch size": extent.batch_size}
     for part in parts:
-        tell(part)
-        results[part] = _plain(runs[part]())
-    return results
+        results[part] = {}
+        for label, run in _steps(part, extent).items():
+            tell(f"{part}, {label}")
+            results[part][label] = _plain(run())
+            yield part, results
+
+
+def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
+    """What a part is measured on, one after the other."""
+    if part == "growth":
+        return {
+            f"{weights:,} weights in {layers:,} layers": partial(projecting.growth, weights, layers, extent.seconds / 2)
+            for weights, layers in extent.sizes
+        }
+    of_network: dict[str, Callable[[str], Any]] = {
+        "projection": partial(projecting.projection, seconds=extent.seconds),
+        "riemannian": partial(projecting.riemannian, seconds=extent.seconds),
+        "optimizer": partial(stepping.optimizer_steps, seconds=extent.seconds),
+        "training": partial(stepping.training_steps, batch_size=extent.batch_size, rounds=extent.rounds),
+        "memory": projecting.extra_memory,
+    }
+    networks = extent.stepped if part in ("optimizer", "training") else extent.networks
+    return {network: partial(of_network[part], network) for network in networks}
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,7 @@
-"""The results as tables on the screen."""
+"""The results of each part as a table on the screen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from rich.table import Table
@@ -10,8 +9,8 @@ from rich.table import Table
 Times = dict[str, Any]
 
 
-def tables(results: dict[str, Any]) -> Iterator[Table]:
-    """One table for each part that was measured."""
+def table(part: str, found: dict[str, Any]) -> Table:
+    """The table of a part's results."""
     makers = {
         "projection": _projection,
         "riemannian": _riemannian,
@@ -20,9 +19,7 @@ def tables(results: dict[str, Any]) -> Iterator[Table]:
         "growth": _growth,
         "memory": _memory,
     }
-    for part, make in makers.items():
-        if part in results:
-            yield make(results[part])
+    return makers[part](found)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -79,9 +76,9 @@ def _training(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
     return table
 
 
-def _growth(found: list[dict[str, Any]]) -> Table:
+def _growth(found: dict[str, dict[str, Any]]) -> Table:
     table = _table("Growth", "weights", "layers", "limit", "naive / limit", "torch / limit", "numba / limit")
-    for one in found:
+    for one in found.values():
         limit = one["times"]["limit"]["median"]
         ratios = [
             f"{one['times'][path]['median'] / limit:.2f}" if path in one["times"] else ""
@@ -91,12 +88,13 @@ def _growth(found: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _memory(found: list[dict[str, Any]]) -> Table:
+def _memory(found: dict[str, dict[str, dict[str, int]]]) -> Table:
     table = _table("Memory kept between calls", "network", "path", "neurons", "bytes", "bytes / neuron", "% of weights")
-    for one in found:
-        kept, neurons = one["bytes kept"], one["neurons"]
-        share = 100 * kept / one["bytes of weights"]
-        table.add_row(one["network"], one["path"], f"{neurons:,}", f"{kept:,}", f"{kept / neurons:.1f}", f"{share:.3f}")
+    for network, paths in found.items():
+        for path, one in paths.items():
+            kept, neurons = one["bytes kept"], one["neurons"]
+            share = 100 * kept / one["bytes of weights"]
+            table.add_row(network, path, f"{neurons:,}", f"{kept:,}", f"{kept / neurons:.1f}", f"{share:.3f}")
     return table
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,10 +32,14 @@ def bench(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where bench.json and bench.png go.")] = Path("bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Seconds instead of many minutes, for a first look.")] = False,
 ) -> None:
-    """Time the projection beside the plain loop, the memory's speed, other libraries and whole training steps."""
+    """Time the projection beside the plain loop, the memory's speed, other libraries and whole training steps.
+
+    bench.json is written anew after each measurement: what was measured when a run is stopped is in it.
+    """
+    from pbwn_repro.bench.machine import machine
     from pbwn_repro.bench.plot import plot
     from pbwn_repro.bench.suite import PARTS, QUICK, Extent, measure
-    from pbwn_repro.bench.tables import tables
+    from pbwn_repro.bench.tables import table
 
     unknown = set(part or ()) - set(PARTS)
     if unknown:
@@ -43,16 +49,18 @@ def bench(
     if network:
         given |= {"networks": tuple(network), "stepped": tuple(network)}
     extent = replace(extent, **{name: value for name, value in given.items() if value is not None})
-    waiting = Console(stderr=True)
     parts = tuple(each for each in PARTS if not part or each in part)
-    results = measure(extent, parts, tell=lambda name: waiting.print(f"measuring: {name} ..."))
     out.mkdir(parents=True, exist_ok=True)
-    (out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-    drawn = plot(results, out / "bench.png")
     console = Console()
-    console.print(", ".join(f"{name} {value}" for name, value in results["machine"].items() if value is not None))
-    for table in tables(results):
-        console.print()
-        console.print(table)
+    console.print(", ".join(f"{name} {value}" for name, value in machine().items() if value is not None))
+    results: dict[str, Any] = {}
+    with Console(stderr=True).status("measuring ...") as status:
+        steps = measure(extent, parts, tell=lambda name: status.update(f"measuring {name} ..."))
+        for name, ends in groupby(steps, key=itemgetter(0)):
+            for _, results in ends:
+                (out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+            console.print()
+            console.print(table(name, results[name]))
+    drawn = plot(results, out / "bench.png")
     written = f"{out / 'bench.json'} and {out / 'bench.png'}" if drawn else f"{out / 'bench.json'}"
     console.print(f"\n{written} written", soft_wrap=True)
