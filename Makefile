@@ -28,9 +28,8 @@ docs: .venv/docs.stamp  ## the documentation site, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-results: .venv/repro.stamp  ## the report of the kept runs, in results/, and RESULTS.md from it
-	$(BIN)/pbwn report results
-	cp results/report.md RESULTS.md
+results: .venv/repro.stamp  ## the report of the kept runs, in results/, RESULTS.md and the README's table from it
+	$(BIN)/python results/publish.py
 
 clean:  ## remove the environment and the caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

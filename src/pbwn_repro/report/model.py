@@ -130,6 +130,7 @@ class Section:
     diverged: tuple[Path, ...] = ()
     environments: tuple[Mapping[str, Any], ...] = ()  # that the runs were made in, each once
     measurement: Path | None = None  # the folder, where the artefact is measured and not trained
+    remarks: tuple[str, ...] = ()  # paragraphs that somebody wrote of the runs, in remarks.md beside them
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.writing.markdown import whole
+from pbwn_repro.report.writing.page import page
 from repro.report.folders import plans, write_run
 
 
@@ -55,6 +57,17 @@ def test_scales_are_never_mixed(tmp_path):
     assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0, 8.2)
     assert cell(report, "table-3", "PBWN", "Res-20", "short").ours.values == (12.0,)
     assert [each.scale for each in report.sections] == ["paper", "short"]
+
+
+def test_remarks_beside_the_runs_stand_in_their_section_and_in_no_other(tmp_path):
+    write_seeds(tmp_path, "figure-2a", [1.9], method="pbwn", lr=0.3, sizes="paper")
+    write_seeds(tmp_path, "figure-2a", [1.8], method="pbwn", lr=0.3, sizes="authors")
+    (tmp_path / "figure-2a" / "paper" / "remarks.md").write_text("It went\nwell.\n\n\nWhy: see `code`.\n")
+    report = collect(tmp_path)
+    assert section(report, "figure-2a").remarks == ("It went well.", "Why: see `code`.")
+    assert section(report, "figure-2a", sizes="authors").remarks == ()
+    assert whole(report).count("It went well.") == page(report).count("It went well.") == 1
+    assert not report.left_out
 
 
 def test_a_variant_is_a_section_of_its_own(tmp_path):

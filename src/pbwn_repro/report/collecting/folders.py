@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Scale, TrainedArtefact
@@ -42,7 +43,17 @@ def collect(root: Path) -> Report:
         for record in kept:
             if record.path not in matched:
                 left_out[record.path] = f"another protocol: no run of {name} at scale {scale} has this configuration"
-    return Report(root, tuple(found), dict(sorted(left_out.items())))
+    remarked = (replace(section, remarks=_remarks(root, section)) for section in found)
+    return Report(root, tuple(remarked), dict(sorted(left_out.items())))
+
+
+def _remarks(root: Path, section: Section) -> tuple[str, ...]:
+    """The paragraphs of remarks.md beside the runs: of an artefact itself, not of its variants."""
+    file = root / section.artefact.name / section.scale / "remarks.md"
+    if section.variant or not file.is_file():
+        return ()
+    paragraphs = file.read_text(encoding="utf-8").split("\n\n")
+    return tuple(words for paragraph in paragraphs if (words := " ".join(paragraph.split())))
 
 
 def _folders(root: Path) -> Iterator[tuple[str, Scale, Path]]:

@@ -53,6 +53,16 @@ class Decided:
         return {outcome: found[outcome] for outcome in get_args(Outcome) if found[outcome]}
 
 
+def plural(outcome: Outcome, count: int) -> str:
+    """What so many claims or comparisons do.
+
+    >>> plural("holds", 2), plural("does not hold", 1)
+    ('hold', 'does not hold')
+    """
+    words = {"holds": "hold", "does not hold": "do not hold", "not enough runs": "undecided"}
+    return words[outcome] if count > 1 or outcome == "not enough runs" else outcome
+
+
 def decided(section: Section) -> list[Decided]:
     """The claims of a section in their order."""
     claims: dict[str, list[Verdict]] = {}

@@ -8,6 +8,7 @@ from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.collecting.notes import machine
 from pbwn_repro.report.model import Report, Section, Verdict
 from pbwn_repro.report.verdicts.wording import digits
+from pbwn_repro.report.writing.forest import decided, plural
 from pbwn_repro.report.writing.price import ASSUMPTION, price
 from pbwn_repro.report.writing.tables import best_settings, markdown
 
@@ -50,6 +51,23 @@ def overview(report: Report) -> str:
     for section in report.sections:
         for verdict in section.verdicts:
             lines.append(_line(section, verdict))
+    return "\n".join(lines) + "\n"
+
+
+def summary(report: Report) -> str:
+    """A line for each claim of the paper: what all comparisons together say, how many they are, runs, scale."""
+    lines = ["| the paper's claim, as tested | verdict | comparisons | runs | scale |", "|---|---|---|---:|---|"]
+    for section in report.sections:
+        for claim in [] if section.variant else decided(section):
+            sides = [count for verdict in claim.verdicts for count in verdict.counts]
+            cells = (
+                f"{heading(section.artefact.name)}: {claim.claim.words}",
+                f"**{claim.outcome}**",
+                ", ".join(f"{count} {plural(outcome, count)}" for outcome, count in claim.counts.items()),
+                f"{min(sides)}" if min(sides) == max(sides) else f"{min(sides)} to {max(sides)}",
+                section.scale,
+            )
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -110,6 +128,7 @@ def _section(section: Section) -> Iterator[str]:
         yield f"> “{claim.quote}”\n"
         yield f"Tested: {claim.words}.{f' {claim.remark}' if claim.remark else ''}\n"
         yield "\n".join(f"- **{verdict.outcome}**: {verdict.sentence}" for verdict in verdicts) + "\n"
+    yield from (f"{paragraph}\n" for paragraph in section.remarks)
     yield "\n".join(f"- {note}" for note in section.notes)
 
 

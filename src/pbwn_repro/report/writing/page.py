@@ -16,7 +16,7 @@ from pbwn_repro.report.drawing.figure import MINUS
 from pbwn_repro.report.drawing.inline import inline
 from pbwn_repro.report.drawing.palette import tones
 from pbwn_repro.report.model import Outcome, Report
-from pbwn_repro.report.writing.forest import decided, forest
+from pbwn_repro.report.writing.forest import decided, forest, plural
 from pbwn_repro.report.writing.markdown import command, heading
 from pbwn_repro.report.writing.tables import texts
 from pbwn_repro.report.writing.views import finished, view
@@ -29,7 +29,6 @@ CITATION = """@article{huang2017projection,
 }"""
 
 _SINGLE = "\N{LEFT SINGLE QUOTATION MARK}\\1\N{RIGHT SINGLE QUOTATION MARK}"
-_PLURALS = {"holds": "hold", "does not hold": "do not hold", "not enough runs": "undecided"}
 
 
 def page(report: Report) -> str:
@@ -109,7 +108,7 @@ def _templates() -> Environment:
         "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         "inline": lambda drawing, narrow: inline(drawing, narrow=narrow),
         "forest": forest,
-        "plural": lambda outcome, count: _PLURALS[outcome] if count > 1 or outcome == "not enough runs" else outcome,
+        "plural": plural,
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
         "signed": lambda value: f"{value:+.3g}".replace("-", MINUS),
         "slug": lambda text: text.replace(" ", "-"),
