@@ -21,7 +21,7 @@ lint: .venv/test.stamp  ## ruff: style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/test.stamp  ## mypy, strict on the library
+types: .venv/test.stamp  ## mypy, strict, on the library and the suite
 	$(BIN)/mypy
 
 docs: .venv/docs.stamp  ## the documentation site, in docs/_build/html

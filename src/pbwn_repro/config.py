@@ -146,8 +146,8 @@ class RunConfig(Part):
             raise ValueError("the ladder, and no other network, needs a number of labels (data.labels, --labels)")
         if isinstance(self.schedule, LinearTail) and (self.steps or 0) < self.schedule.constant_steps:
             raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps} needs as many steps or more")
-        if self.model == "ladder" and self.accumulation > 1:
-            raise ValueError("the ladder's three passes share one batch: accumulation has to be 1")
+        if self.model == "ladder" and parts > 1:
+            raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
         return self
 
     @property

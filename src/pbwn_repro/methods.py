@@ -58,7 +58,7 @@ class Method:
                 [dim] = weight.axes.neurons
                 parametrizations.weight_norm(weight.module, weight.attribute, dim=dim)
                 with torch.no_grad():  # torch starts the scale at the weight's norm, the paper's WN starts it at 1
-                    weight.module.parametrizations[weight.attribute].original0.fill_(1.0)
+                    weight.module.get_parameter(f"parametrizations.{weight.attribute}.original0").fill_(1.0)
 
     def attach(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pbwn
-from pbwn.backends import missing
+from pbwn.backends import Backend, missing
 from pbwn.batched import Batch
 from pbwn.selection import ConstrainedWeight
 from pbwn_repro.methods import layers
@@ -48,7 +48,7 @@ def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], 
         for row in rows:
             row.div_(row.norm(dim=1, keepdim=True))
 
-    paths = [backend for backend in ("torch", "numba") if missing(backend) is None]
+    paths: list[Backend] = [backend for backend in ("torch", "numba") if missing(backend) is None]
     batches = {path: Batch(weights, pbwn.UnitNorm(), backend=path) for path in paths}
     return {
         "limit": lambda: same_bytes.mul_(1.0),
@@ -67,10 +67,12 @@ def tangents(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], obj
     @torch.no_grad()
     def naive() -> None:
         for tensor in tensors:
-            row, slope = tensor.flatten(1), tensor.grad.flatten(1)
+            gradient = tensor.grad
+            assert gradient is not None
+            row, slope = tensor.flatten(1), gradient.flatten(1)
             along = (row * slope).sum(1, keepdim=True) / row.square().sum(1, keepdim=True)
             slope.sub_(along * row)
 
-    paths = [backend for backend in ("torch", "numba") if missing(backend) is None]
+    paths: list[Backend] = [backend for backend in ("torch", "numba") if missing(backend) is None]
     batches = {path: Batch(weights, pbwn.UnitNorm(), backend=path) for path in paths}
     return {"naive": naive, **{path: batch.tangent_ for path, batch in batches.items()}}

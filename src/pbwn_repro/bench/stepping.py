@@ -41,7 +41,7 @@ class TrainingStep:
         chosen = method(name)
         self._model = build(network)
         chosen.prepare(self._model, network)
-        self._model.to(memory_format=layout)
+        self._model.to(memory_format=layout)  # type: ignore[call-overload]
         self._optimizer = SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self._inside = 0.0
         self._watch(-1)
@@ -121,6 +121,6 @@ def _geoopt_stepper(network: str) -> Callable[[], object]:
     sphere = geoopt.Sphere()
     rows = [weight.tensor.detach().flatten(1) for weight in weights_of(network)]
     rows = [geoopt.ManifoldParameter(row / row.norm(dim=1, keepdim=True), manifold=sphere) for row in rows]
-    optimizer = geoopt.optim.RiemannianSGD(nn.ParameterList(rows), lr=1e-3, momentum=0.9)
+    optimizer: Optimizer = geoopt.optim.RiemannianSGD(nn.ParameterList(rows), lr=1e-3, momentum=0.9)
     _with_gradients(optimizer)
     return optimizer.step

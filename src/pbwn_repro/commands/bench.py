@@ -45,7 +45,7 @@ def bench(
     if unknown:
         raise ValueError(f"unknown part {', '.join(sorted(unknown))}: there is {', '.join(PARTS)}")
     extent = QUICK if quick else Extent()
-    given = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
+    given: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
     if network:
         given |= {"networks": tuple(network), "stepped": tuple(network)}
     extent = replace(extent, **{name: value for name, value in given.items() if value is not None})

@@ -83,11 +83,10 @@ def reproduce(
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device)
     speeds = Speeds(out, cache_dir, places.devices[0])
-    wanted = {"seeds": seeds, "only": chosen}
     if dry_run:
-        _preview(preview(artefacts, scale, out, sources, speeds, **wanted), places, scale, out)
+        _preview(preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen), places, scale, out)
         return
-    made = plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, **wanted)
+    made = plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, seeds=seeds, only=chosen)
     result = sweep(made, _pool(made, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
     _summarise(result, out)
     raise typer.Exit(sweep_code(result))
@@ -118,10 +117,10 @@ def _preview(items: Sequence[Item], places: Slots, scale: str, out: Path) -> Non
     console.print(table)
     left = [item for item in items if item.state not in ("done", "diverged")]
     seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
-    size = sum(item.bytes for item in left) / 1e6
+    megabytes = sum(item.bytes for item in left) / 1e6
     console.print(
         f"\n{len(left)} of {len(items)} runs to make at the scale {scale} in {out}: about {duration(seconds)} with "
-        f"{places.count} at a time, {size:,.0f} MB on the disk. Nothing was written.",
+        f"{places.count} at a time, {megabytes:,.0f} MB on the disk. Nothing was written.",
         markup=False,
         highlight=False,
         soft_wrap=True,

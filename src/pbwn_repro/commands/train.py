@@ -85,8 +85,16 @@ def train(
         for name, value in locals().items()
         if value is not None and name not in ("config", "set_", "out", "data_dir", "cache_dir", *_MEANS)
     }
-    means = {"out": out, "device": device, "threads": threads, "workers": workers, "tensorboard": tensorboard}
-    _train(chosen, config, set_ or [], data_dir, cache_dir, quiet=quiet, dry_run=dry_run, **means)
+    _train(
+        *(chosen, config, set_ or [], data_dir, cache_dir),
+        out=out,
+        device=device,
+        threads=threads,
+        workers=workers,
+        tensorboard=tensorboard,
+        quiet=quiet,
+        dry_run=dry_run,
+    )
 
 
 _MEANS = ("device", "threads", "workers", "tensorboard", "quiet", "dry_run")

@@ -25,8 +25,8 @@ class Import:
             return None
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words = [sys.executable, "-W", "ignore", "-c", f"import {package}"]
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        return cls(package, subprocess.Popen(words, env=environment, text=True, **streams))
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        return cls(package, subprocess.Popen(words, env=environment, text=True, stdout=null, stderr=pipe))
 
     def problem(self) -> str | None:
         """Wait for it: what went wrong in one line, or None."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from pbwn_repro.data.inventory import inventory
 from pbwn_repro.data.known_sets import KNOWN_SETS
 from pbwn_repro.data.store import cache_root
-from pbwn_repro.doctor.finding import Finding
+from pbwn_repro.doctor.finding import Finding, Level
 
 LITTLE_ROOM, NO_ROOM = 5e9, 2e8
 
@@ -53,7 +53,7 @@ def _writable(topic: str, folder: Path, remedy: str) -> Finding:
 
 def _room(topic: str, folder: Path, remedy: str) -> Finding:
     free = shutil.disk_usage(_nearest(folder)).free
-    level = "fail" if free < NO_ROOM else "warn" if free < LITTLE_ROOM else "ok"
+    level: Level = "fail" if free < NO_ROOM else "warn" if free < LITTLE_ROOM else "ok"
     return Finding(level, topic, f"{free / 1e9:,.1f} GB free", "" if level == "ok" else remedy)
 
 

@@ -59,4 +59,5 @@ def estimate_statistics(model: nn.Module, pictures: Iterable[Tensor], place: Pro
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
         for statistic in (layer.running_mean, layer.running_var):
+            assert statistic is not None
             statistic.copy_(place.sum(statistic.clone()) / place.count)

@@ -30,6 +30,7 @@ def plain_weights(model: nn.Module) -> dict[str, Tensor]:
     plain = copy.deepcopy(model)
     for module in plain.modules():
         if parametrize.is_parametrized(module):
+            assert isinstance(module.parametrizations, nn.ModuleDict)
             for name in list(module.parametrizations):
                 parametrize.remove_parametrizations(module, name)
     return plain.state_dict()

@@ -13,7 +13,8 @@ def learning_rate(config: RunConfig, step: int, steps_per_epoch: int, total_step
         return initial * schedule.factor ** sum(epoch >= drop for drop in schedule.drops)
     if isinstance(schedule, Exponential):
         epochs = -(-total_steps // steps_per_epoch)
-        return initial * schedule.final ** (epoch / epochs)
+        rate: float = initial * schedule.final ** (epoch / epochs)
+        return rate
     if isinstance(schedule, LinearTail):
         tail = total_steps - schedule.constant_steps
         return initial * min(1.0, (total_steps - step) / tail) if tail else initial

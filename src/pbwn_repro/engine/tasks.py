@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from pbwn_repro.config import RunConfig
 from pbwn_repro.data import Batch, Batches, DataSet, labeled_and_unlabeled
 from pbwn_repro.engine.preprocessing import evaluation_augmentation, training_augmentation, training_split
 from pbwn_repro.engine.processes import Processes, without_synchronisation
+from pbwn_repro.models import Ladder
 
 EVALUATION_BATCH = 500
 
@@ -96,7 +97,8 @@ class SemiSupervised:
 
     def gradient(self, model: nn.Module, step: int, backward: Callable[[Tensor], None]) -> Tensor:
         if self._loss is None:
-            self._loss = torch.compile(model.loss, dynamic=False) if self._compiled else model.loss
+            loss_of = cast(Ladder, model).loss
+            self._loss = torch.compile(loss_of, dynamic=False) if self._compiled else loss_of
         images, labels, _ = self._labeled.at(step)
         loss = self._loss(images, labels, self._unlabeled.at(step).images)
         backward(loss)
@@ -123,5 +125,13 @@ def test_batches(config: RunConfig, dataset: DataSet, place: Processes, workers:
 
 
 def _batches(split: Any, augmentation: Any, batch_size: int, seed: int, place: Processes, **options: Any) -> Batches:
-    shared = {"device": place.device, "rank": place.rank, "world_size": place.count}
-    return Batches(split, augmentation, batch_size=batch_size, seed=seed, **shared, **options)
+    return Batches(
+        split,
+        augmentation,
+        batch_size=batch_size,
+        seed=seed,
+        device=place.device,
+        rank=place.rank,
+        world_size=place.count,
+        **options,
+    )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+import pbwn
 from pbwn_repro import methods, models
 from pbwn_repro.config import Adam, RunConfig
 from pbwn_repro.data import DataSet, random_seed
@@ -77,7 +78,7 @@ class Training:
         self._scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "float16")
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
-        self.projection = None
+        self.projection: pbwn.NormProjection | None = None
 
     def run(
         self,
@@ -130,7 +131,8 @@ class Training:
         self._norms = NormWatch(model, config.model, config.scope)
         self._method.prepare(model, config.model, config.scope)
         # Convolutions are faster in this layout; without any, it changes nothing.
-        return model.to(self.place.device, memory_format=torch.channels_last)
+        model.to(self.place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
 
     def _make_optimizer(self) -> Optimizer:
         settings = self.config.optimizer

@@ -8,6 +8,7 @@ A measurement has a folder like a run's, and the same rule: `result.json` = done
 stands in the module that makes it: `landscape` for figure 1, `time_cost` for table 5.
 """
 
-from pbwn_repro.measurements.measuring import MEASUREMENTS, Progress, folder_of, measure
+from pbwn_repro.measurements.measuring import MEASUREMENTS, folder_of, measure
+from pbwn_repro.measurements.parts import Progress
 
 __all__ = ["MEASUREMENTS", "Progress", "folder_of", "measure"]

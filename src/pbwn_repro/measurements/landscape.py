@@ -113,10 +113,10 @@ def _project(point: tuple[float, float]) -> tuple[float, float]:
     """The weights after the library's own projection: the hidden unit's has norm 1, the output's is left alone."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
     with torch.no_grad():
-        for layer, value in zip(model, point, strict=True):
-            layer.weight.fill_(value)
+        for weight, value in zip(model.parameters(), point, strict=True):
+            weight.fill_(value)
     pbwn.project_(model)
-    w1, w2 = (layer.weight.item() for layer in model)
+    w1, w2 = (weight.item() for weight in model.parameters())
     return w1, w2
 
 
@@ -156,7 +156,8 @@ def _eigenvalues(of: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> 
 
 
 def _hessian(of: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> Tensor:
-    return hessian(of)(_point(*point), x, t)
+    found: Tensor = hessian(of)(_point(*point), x, t)
+    return found
 
 
 def _point(w1: float, w2: float) -> Tensor:

@@ -73,4 +73,5 @@ class PreActivationBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.activate_input(x)
-        return self.branch(x) + self.shortcut(x)
+        total: Tensor = self.branch(x) + self.shortcut(x)
+        return total

@@ -40,7 +40,8 @@ class ImageNetResNet(nn.Module):
             yield PostActivationBlock(branch, channels, width, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.features(self.stem(x)).mean((2, 3)))
+        scores: Tensor = self.classifier(self.features(self.stem(x)).mean((2, 3)))
+        return scores
 
 
 class ImageNetPreResNet(ImageNetResNet):

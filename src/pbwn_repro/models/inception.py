@@ -67,7 +67,7 @@ class InceptionBlock(nn.Module):
     def __init__(self, in_channels: int, widths: BlockWidths) -> None:
         super().__init__()
         single, reduce, triple, double_reduce, double_triple, pool, pool_projection = widths
-        branches = [
+        branches: list[list[nn.Module]] = [
             convolutions_in_block(in_channels, (reduce, 1), (triple, 3)),
             convolutions_in_block(in_channels, (double_reduce, 1), (double_triple, 3), (double_triple, 3)),
             [nn.AvgPool2d(3, stride=1, padding=1) if pool == "avg" else nn.MaxPool2d(3, stride=1, padding=1)],
@@ -104,4 +104,5 @@ class Inception(nn.Module):
         self.classifier = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.features(x).mean((2, 3)))
+        scores: Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return scores

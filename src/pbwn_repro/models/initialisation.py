@@ -46,10 +46,11 @@ def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator |
             else:
                 _uniform_fan_in(module.weight, module.weight, generator)
             if module.bias is not None:
-                _start_bias(module, "zero" if scheme.convolution == "he-fan-out" else "uniform-fan-in", generator)
+                start = "zero" if scheme.convolution == "he-fan-out" else "uniform-fan-in"
+                _start_bias(module.bias, module.weight, start, generator)
         elif isinstance(module, nn.Linear):
             _uniform_fan_in(module.weight, module.weight, generator)
-            _start_bias(module, scheme.linear_bias, generator)
+            _start_bias(module.bias, module.weight, scheme.linear_bias, generator)
         elif isinstance(module, _BatchNorm) and module.affine:
             if scheme.bn_scale == "one":
                 module.weight.fill_(1.0)
@@ -58,11 +59,11 @@ def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator |
             module.bias.zero_()
 
 
-def _start_bias(module: nn.Conv2d | nn.Linear, start: str, generator: torch.Generator | None) -> None:
+def _start_bias(bias: torch.Tensor, weight: torch.Tensor, start: str, generator: torch.Generator | None) -> None:
     if start == "zero":
-        module.bias.zero_()
+        bias.zero_()
     else:
-        _uniform_fan_in(module.bias, module.weight, generator)
+        _uniform_fan_in(bias, weight, generator)
 
 
 def _uniform_fan_in(target: torch.Tensor, weight: torch.Tensor, generator: torch.Generator | None) -> None:

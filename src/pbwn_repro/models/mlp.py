@@ -41,4 +41,5 @@ class MLP(nn.Module):
         flat = x.flatten(1)
         if flat.shape[1] != self.num_pixels:
             raise ValueError(f"mlp: built for {self.num_pixels} pixels an image, got a batch of shape {tuple(x.shape)}")
-        return self.classifier(self.features(flat))
+        scores: Tensor = self.classifier(self.features(flat))
+        return scores

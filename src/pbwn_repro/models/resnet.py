@@ -65,4 +65,5 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.blocks(functional.relu(self.bn(self.conv(x))))
-        return self.classifier(features.mean((2, 3)))
+        scores: Tensor = self.classifier(features.mean((2, 3)))
+        return scores

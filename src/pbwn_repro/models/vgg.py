@@ -31,4 +31,5 @@ class VGG(nn.Module):
         self.classifier = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.features(x).mean((2, 3)))
+        scores: Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return scores

@@ -25,7 +25,7 @@ class WideBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activated = functional.relu(self.bn1(x))
-        residual = self.conv2(self.dropout(functional.relu(self.bn2(self.conv1(activated)))))
+        residual: Tensor = self.conv2(self.dropout(functional.relu(self.bn2(self.conv1(activated)))))
         return residual + (x if self.shortcut is None else self.shortcut(activated))
 
 
@@ -62,4 +62,5 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         features = functional.relu(self.bn(self.blocks(self.conv(x))))
-        return self.classifier(features.mean((2, 3)))
+        scores: Tensor = self.classifier(features.mean((2, 3)))
+        return scores

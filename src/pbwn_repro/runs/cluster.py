@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from typing import Any
@@ -28,7 +29,7 @@ class RayPool:
         """Join the cluster."""
         try:
             _knock(self._address)
-            self._ray.init(self._address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+            self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (OSError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConnectionError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pbwn_repro import methods, models
 from pbwn_repro.config import Adam, RunConfig
@@ -79,6 +79,7 @@ def network_cost(config: RunConfig) -> NetworkCost:
     if config.data.labels is not None:
         batches = [torch.zeros(count, *image.shape[1:], device="meta") for count in _ladder_batches(config)]
         labels = torch.zeros(config.data.labels, dtype=torch.long, device="meta")
+        assert isinstance(model, models.Ladder)
         model.train()
         step = 3 * _forward_flops(model.loss, batches[0], labels, batches[1])
     return NetworkCost(step, picture, sum(parameter.numel() for parameter in model.parameters()))
@@ -93,7 +94,7 @@ def _ladder_batches(config: RunConfig) -> tuple[int, int]:
     return config.data.labels or 0, config.batch_size
 
 
-def _forward_flops(function: nn.Module, *inputs: Tensor) -> float:
+def _forward_flops(function: Callable[..., Tensor], *inputs: Tensor) -> float:
     from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
 
     with FlopCounterMode(display=False) as counter, torch.no_grad():

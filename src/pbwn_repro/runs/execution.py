@@ -35,7 +35,9 @@ def execute(
     `on_stage` is called between the stages of writing a checkpoint.
     """
     check_data(config, dataset)
-    done = place.share(folder.read_result() if place.is_first and folder.state == "done" else None)
+    done: dict[str, Any] | None = place.share(
+        folder.read_result() if place.is_first and folder.state == "done" else None
+    )
     if done is not None:
         return done
     training = Training(config, dataset, place, workers=workers)  # what cannot be built writes nothing

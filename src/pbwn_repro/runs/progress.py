@@ -48,7 +48,8 @@ class DiskReporter:
 
     def begin(self, name: str, step: int, total: int) -> None:
         """Say where the run starts."""
-        self._started, self._first, self._total, self._error = time.monotonic(), step, total, None
+        self._started, self._first, self._total = time.monotonic(), step, total
+        self._error: float | None = None
         self._write(step)
 
     def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:

@@ -102,7 +102,8 @@ def _probe(kind: str, device: str) -> float:
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng():
-            model = models.build(name, image_size=shape[2]).to(device, memory_format=torch.channels_last)
+            model = models.build(name, image_size=shape[2])
+            model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             images = torch.rand(shape, device=device).contiguous(memory_format=torch.channels_last)
         labels = torch.zeros(shape[0], dtype=torch.long, device=device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)

@@ -8,6 +8,7 @@ from pbwn_repro.runs.resolution import parse, resolve
 from storm import digits_config
 
 FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digits", "digest": "0"}}
+LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels": 20}}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digit
         ({"method": "pbnw"}, "method: unknown method 'pbnw': did you mean 'pbwn'"),
         ({"model": "resnet-21x"}, "model: unknown network"),
         ({"model": "ladder"}, "needs a number of labels"),
+        ({**LADDER, "processes": 2}, "accumulation and processes have to be 1"),
+        ({**LADDER, "accumulation": 2}, "accumulation and processes have to be 1"),
         ({"data": {"name": "digits", "digest": "0", "labels": 20}}, "the ladder, and no other network"),
         ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
         ({"seed": "one"}, "seed: .*found 'one'"),

@@ -48,4 +48,5 @@ class DecoderLayer(nn.Module):
         self.combinator = Combinator(out_features)
 
     def forward(self, noisy_z: Tensor, above: Tensor) -> Tensor:
-        return self.combinator(noisy_z, self.normalisation(self.linear(above)))
+        guess: Tensor = self.combinator(noisy_z, self.normalisation(self.linear(above)))
+        return guess

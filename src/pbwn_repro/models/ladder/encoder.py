@@ -38,6 +38,8 @@ class EncoderLayer(nn.Module):
     def clean(self, h: Tensor) -> CleanLayer:
         """Batch-normalised z and the batch statistics behind it; the running statistics take note."""
         normalisation = self.normalisation
+        assert normalisation.num_batches_tracked is not None
+        assert normalisation.momentum is not None
         normalisation.num_batches_tracked.add_(1)
         # The operator under functional.batch_norm, called for the two results which that throws away: computing
         # mean and variance a second time costs more than the normalisation itself.

@@ -1,7 +1,7 @@
 """The Ladder network: a classifier that also learns from unlabeled images, by denoising each of its layers."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,8 @@ class Ladder(nn.Module):
         self.noise = noise
         self.denoising_weights = tuple(denoising_weights)
         self.denoising = denoising
-        self.encoder = nn.ModuleList(map(EncoderLayer, self.sizes[:-1], self.sizes[1:]))
+        layers = nn.ModuleList(map(EncoderLayer, self.sizes[:-1], self.sizes[1:]))
+        self.encoder = cast(Iterable[EncoderLayer], layers)  # a ModuleList does not say of what
         downwards = (num_classes, *reversed(self.sizes))
         self.decoder = nn.ModuleList(map(DecoderLayer, downwards[:-1], downwards[1:]))
         # Last, as in any classifier: what looks for a model's output layer by its place finds this one.
@@ -82,7 +83,8 @@ class Ladder(nn.Module):
         h = self._pixels(x)
         for layer in self.encoder:
             h = layer(h)
-        return self.output_normalisation(self.classifier(h))
+        scores: Tensor = self.output_normalisation(self.classifier(h))
+        return scores
 
     def loss(
         self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, *, generator: torch.Generator | None = None
@@ -103,7 +105,7 @@ class Ladder(nn.Module):
         return self.costs_given_noise(labeled, labels, unlabeled, noise)
 
     # Kept out of compiled graphs: a compiler draws other numbers, more slowly, and the run would depend on it.
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _prepare(
         self, labeled: Tensor, unlabeled: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:

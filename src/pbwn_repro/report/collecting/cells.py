@@ -69,7 +69,8 @@ class Cells:
             return None
         [axis] = [axis for axis in self.searched if axis.name == name]
         done = {run.labels[name] for run in self.runs[place] if run.record.state != "unfinished"}
-        tried, left = (tuple(v for v in axis.values if (v in done) == wanted) for wanted in (True, False))
+        numbers = [value for value in axis.values if not isinstance(value, str)]
+        tried, left = (tuple(v for v in numbers if (v in done) == wanted) for wanted in (True, False))
         return Search(self.chosen[place].setting[name], tried, left)
 
     def table(self) -> Table:

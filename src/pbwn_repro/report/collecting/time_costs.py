@@ -123,8 +123,8 @@ def _verdict(
     words: str,
     names: tuple[str, str, str],
 ) -> Verdict:
-    ends = (interval.low, interval.high) if interval else (None, None)
-    return Verdict(claim, outcome, median(values), *ends, (len(values), len(values)), words, *names)
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return Verdict(claim, outcome, median(values), low, high, (len(values), len(values)), words, *names)
 
 
 def _interval(values: list[float]) -> Interval | None:

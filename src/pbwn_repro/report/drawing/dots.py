@@ -67,13 +67,21 @@ def _fill(panel: Axes, table: Table, rows: list[str], column: str, *, paper: boo
             panel.errorbar(
                 *(cell.ours.mean, height - 0.14 * paper),
                 xerr=cell.ours.deviation or 0,
-                **{"fmt": "o", "color": colour, "markersize": 6, "elinewidth": 2, "capsize": 0},
+                fmt="o",
+                color=colour,
+                markersize=6,
+                elinewidth=2,
+                capsize=0,
             )
         if paper and cell.paper is not None:
             panel.errorbar(
                 *(cell.paper.value, height + 0.18),
                 xerr=cell.paper.spread or 0,
-                **{"fmt": "D", "color": MUTED.light, "markersize": 4.5, "elinewidth": 1, "capsize": 0},
+                fmt="D",
+                color=MUTED.light,
+                markersize=4.5,
+                elinewidth=1,
+                capsize=0,
                 markerfacecolor="none",
             )
 

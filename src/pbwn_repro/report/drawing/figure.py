@@ -15,6 +15,7 @@ from pbwn_repro.report.drawing.palette import GRID, INK, MUTED
 if TYPE_CHECKING:  # matplotlib takes a second to import, and a report without figures does not need it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
 
 MINUS = "\N{MINUS SIGN}"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -74,7 +75,7 @@ def style(name: str) -> AbstractContextManager[None]:
     """The settings that figures are drawn with; the same figure gives the same bytes."""
     import matplotlib
 
-    settings = {
+    settings: dict[RcKeyType, Any] = {
         "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
         "font.size": 9,
         "axes.titlesize": 9,

@@ -77,12 +77,9 @@ def _compare(
     diverged = grid.diverged(row, column) + grid.diverged(against, column)
     if diverged:
         words += f" Diverged and not in it: {diverged} more."
-    return Verdict(
-        *(claim, outcome, difference),
-        *((interval.low, interval.high) if interval else (None, None)),
-        *(compared.counts, words, *names),
-        _paper_interval(row, against, column, grid),
-    )
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    paper = _paper_interval(row, against, column, grid)
+    return Verdict(claim, outcome, difference, low, high, compared.counts, words, *names, paper)
 
 
 def _paper_interval(row: str, against: str, column: Column, grid: Grid) -> Interval | None:
