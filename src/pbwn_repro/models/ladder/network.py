@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn import functional
 
 from pbwn_repro.models.checks import one_of, positive
@@ -104,8 +105,9 @@ class Ladder(nn.Module):
         labeled, unlabeled, noise = self._prepare(labeled, unlabeled, generator)
         return self.costs_given_noise(labeled, labels, unlabeled, noise)
 
-    # Kept out of compiled graphs: a compiler draws other numbers, more slowly, and the run would depend on it.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    # Kept out of compiled graphs: a compiler draws other numbers, more slowly, and the run would depend on it. This is
+    # torch.compiler.disable, but for loading the compiler, which takes two seconds, only when the function is called.
+    @_disable_dynamo
     def _prepare(
         self, labeled: Tensor, unlabeled: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
