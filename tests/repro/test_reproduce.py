@@ -64,13 +64,14 @@ def test_figures_use_the_runs_of_others(here, tmp_path):
 
 
 def test_a_dry_run_names_every_run_and_writes_nothing(here, tmp_path):
-    code, said, _ = here(
+    code, said, warned = here(
         "reproduce", "table-3", "figure-1", "--only", "depth=20", "--dry-run", "--out", tmp_path / "runs"
     )
     assert code == 0
     assert said.count("table-3") == 10
     assert "10 of 10 runs to make at the scale smoke" in said
     assert "MB on the disk" in said
+    assert "figure-1 is passed over: no run of it has depth=20" in warned
     assert not (tmp_path / "runs").exists()
 
 

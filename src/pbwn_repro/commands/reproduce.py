@@ -67,7 +67,7 @@ def reproduce(
     """
     from pbwn_repro.data.progress import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning.jobs import plan_jobs, plans_of, sets_of
+    from pbwn_repro.planning.jobs import passed_over, plan_jobs, plans_of, sets_of
     from pbwn_repro.planning.only import parse_only
     from pbwn_repro.planning.preview import preview
     from pbwn_repro.planning.sources import Sources, parse_sources
@@ -79,6 +79,8 @@ def reproduce(
     console = Console(stderr=True)
     artefacts = _artefacts(artefact)
     chosen = parse_only(only or (), artefacts, scale, seeds)
+    for sentence in passed_over(artefacts, scale, seeds=seeds, only=chosen):
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device)

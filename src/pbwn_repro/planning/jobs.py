@@ -56,9 +56,19 @@ def plan_jobs(
             measured = measuring_job(artefact, scale, out, speeds)
             jobs[measured.path] = measured
     if not jobs:
-        wanted = ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in (only or {}).items())
-        raise ValueError(f"no run of {', '.join(artefact.name for artefact in artefacts)} has {wanted}: ask for fewer")
+        names = ", ".join(artefact.name for artefact in artefacts)
+        raise ValueError(f"no run of {names} has {_words(only or {})}: ask for fewer")
     return list(jobs.values())
+
+
+def passed_over(artefacts: Sequence[Artefact], scale: Scale, *, seeds: int | None, only: Only) -> list[str]:
+    """A sentence for each artefact of which nothing is left by what was asked for."""
+    empty = [one.name for one in artefacts if only and not plans_of([one], scale, seeds=seeds, only=only)]
+    return [f"{name} is passed over: no run of it has {_words(only)}" for name in empty]
+
+
+def _words(only: Only) -> str:
+    return ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in only.items())
 
 
 def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: Speeds) -> MeasuringJob:
