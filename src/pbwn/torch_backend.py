@@ -1,4 +1,4 @@
-"""The path that needs torch alone: kept views of the weights, norms into a buffer, one product for many weights.
+"""The path that needs torch alone: kept views of the weights, norms into a buffer, quotients of many weights at once.
 
 Norms are computed in the weights' own precision (half precision in float32) and are right within `_SAFE`, where no
 square overflows or loses digits; rows next to a norm beyond go through `projection`.
@@ -23,7 +23,7 @@ from pbwn.layout import Whereabouts
 # How many squares float32 adds up within two units in the last place; within five if all are alike and err one way.
 _LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
-_GROUP_BYTES = 12 * 1024 * 1024  # a group's norms are read, and its products written, while it is in a cache
+_GROUP_BYTES = 12 * 1024 * 1024  # a group is divided by its norms while it is in a cache
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
 
@@ -154,12 +154,14 @@ class _Group:
             one.view(*one.shape, *(1 for _ in dims)) for one, dims in zip(norms, self._fan_in, strict=True)
         ]
         given = [rows.radii.flatten() for rows in members if rows.radii is not None]
-        self._radii = torch.cat(given).to(dtype) if given else None
+        self._radii = torch.cat(given).to(torch.float64) if given else None
+        length = constraint.limit if isinstance(constraint, MaxNorm) else constraint.radius
+        self._is_usual = length == "initial" or _SAFE[dtype][0] <= length <= _SAFE[dtype][1]
 
     def project_(self) -> None:
         """Norms of all rows, what all neurons are divided by at once, then the quotients."""
         self._measure_()
-        if not _is_safe(self._buffer):
+        if not self._is_usual or not _is_safe(self._buffer):
             self._project_with_care_()
             return
         if isinstance(self._constraint, MaxNorm):
@@ -201,11 +203,11 @@ class _Group:
 
     def _divisors(self) -> Tensor:
         """What each neuron is divided by: 1 where it is to be left as it is."""
-        return projection.safe_factors(self._constraint, self._buffer, self._radii).reciprocal_()
+        return projection.safe_factors(self._constraint, self._buffer.to(torch.float64), self._radii).reciprocal_()
 
     def _project_with_care_(self) -> None:
-        """Rows next to a norm that may have lost digits go through `projection`."""
-        unsafe = [not _is_safe(norms) for norms in self._per_row]
+        """Rows next to a norm that may have lost digits go through `projection`, as all do if the radius is extreme."""
+        unsafe = [not self._is_usual or not _is_safe(norms) for norms in self._per_row]
         self._buffer.copy_(self._divisors())
         for rows, divisors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
             if is_unsafe:

@@ -47,6 +47,18 @@ def test_rows_of_equal_numbers_whose_rounding_errs_one_way_stay_near(backend, un
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("radius", [1e-37, 1e-20, 1e20, 1e37])
+@pytest.mark.parametrize("scale", [1e-10, 1.0, 1e10])
+def test_an_extreme_radius_is_reached_from_anywhere(backend, radius, scale):
+    weight = torch.randn(5, 30, generator=torch.Generator().manual_seed(0)) * scale
+    entry = constrained(weight.clone(), Axes((0,)))
+    Batch([entry], pbwn.UnitNorm(radius), backend=served(entry, backend)).project_()
+    torch.testing.assert_close(
+        entry.tensor.double().norm(dim=1) / radius, torch.ones(5, dtype=torch.float64), rtol=1e-4, atol=0
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @given(drawn=weights())
 def test_a_projection_is_within_four_units_of_the_plain_loop_in_float64(backend, drawn):
     weight, axes, neurons = drawn
