@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 examples/fsdp2.py
 """
 
 import os
+import time
 
 import torch
 import torch.distributed
@@ -50,3 +51,4 @@ if rank == 0:
         f"norms in the plain model: {plain[0].weight.norm(dim=1).min():.6f} to {plain[0].weight.norm(dim=1).max():.6f}"
     )
 torch.distributed.destroy_process_group()
+time.sleep(0.1)  # gloo's threads free their last tensors: one that does so while Python shuts down aborts the process

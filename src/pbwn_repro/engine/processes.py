@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -87,3 +88,5 @@ def processes(device: torch.device) -> Iterator[Processes]:
         yield Processes(rank, count, device)
     finally:
         torch.distributed.destroy_process_group()
+        # Sharded weights keep gloo's threads alive: one that frees a tensor while Python shuts down aborts the process.
+        time.sleep(0.1)
