@@ -146,6 +146,10 @@ class RunConfig(Part):
             raise ValueError("the ladder, and no other network, needs a number of labels (data.labels, --labels)")
         if isinstance(self.schedule, LinearTail) and (self.steps or 0) < self.schedule.constant_steps:
             raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps} needs as many steps or more")
+        if isinstance(self.schedule, Steps) and self.schedule.momentum == "reset" and isinstance(self.optimizer, Adam):
+            raise ValueError("schedule.momentum 'reset' sets SGD's momentum to zero: with Adam, choose 'keep'")
+        if self.shard and self.processes == 1:
+            raise ValueError("shard spreads weights over processes: start several with torchrun --nproc-per-node 2")
         if self.model == "ladder" and parts > 1:
             raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
         return self

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pbwn_repro import cli
-from pbwn_repro.exit_codes import INTERRUPTED, USAGE
+from pbwn_repro.exit_codes import FAILED, INTERRUPTED, USAGE
 
 ONE_RUN = ("figure-2a", "--only", "method=pbwn,lr=0.3,seed=1")
 
@@ -51,6 +51,13 @@ def test_the_same_command_makes_a_run_once(here, tmp_path):
     code, said, told = here("reproduce", *ONE_RUN, "--out", out)
     assert (code, "1 of 1 runs are done" in said, told) == (0, True, "")
     assert result.stat().st_mtime_ns == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_failure_that_says_why(here, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, told = here("reproduce", *ONE_RUN, "--out", tmp_path / "file")
+    assert code == FAILED
+    assert "cannot be made: Not a directory" in told
 
 
 def test_figures_use_the_runs_of_others(here, tmp_path):

@@ -9,7 +9,10 @@ from pbwn_repro.recipes import recipe
 
 
 def shortened(model: str, epochs: int) -> Mapping[str, Any]:
-    """The recipe's schedule squeezed into fewer epochs: the rate drops after the same share of the run."""
+    """The recipe's schedule squeezed into fewer epochs: the numbers of the epochs with a drop shrink with the run.
+
+    Epochs count from 1, so that each drop comes up to an epoch sooner than its share of the run.
+    """
     full = recipe(model)
     wishes: dict[str, Any] = {"epochs": epochs}
     if full.get("schedule", {}).get("kind") == "steps":

@@ -31,6 +31,8 @@ TABLE_6 = TrainedArtefact(
     departures=(
         "All convolutions are projected, as the paper says. The published model file projects the first one alone, "
         "which `--only scope=authors` makes.",
+        "The momentum is set to zero at each drop of the rate, as the authors' code does on CIFAR; for SVHN the paper "
+        "does not say.",
         "The paper does not say how many seeds it used: five here.",
         "The short scale trains on the 73,257 pictures of the set `train` alone.",
     ),

@@ -15,17 +15,21 @@ if TYPE_CHECKING:
 
 def report(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder that holds the run folders.")] = Path("runs"),
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the report goes; beside the runs if not given.", show_default=False),
+    ] = None,
 ) -> None:
     """Make report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG, PDF) from run folders alone.
 
-    Everything goes into the same folder. A damaged run is named and left out, never averaged in.
+    A damaged run is named and left out, never averaged in.
     """
     from pbwn_repro.report.collecting.folders import collect
     from pbwn_repro.report.writing.files import write_files
 
     collected = collect(runs)
     with Console(stderr=True).status("reading runs ...") as status:
-        files = write_files(collected, tell=lambda doing: status.update(f"making {doing} ..."))
+        files = write_files(collected, out, tell=lambda doing: status.update(f"making {doing} ..."))
     console = Console(highlight=False, soft_wrap=True)
     for section in collected.sections:
         console.print(summed_up(section), markup=False)
@@ -33,7 +37,7 @@ def report(
         console.print(f"left out: {path.relative_to(runs)}: {reason}", markup=False)
     kinds = Counter(f"{file.parent.name}/*{file.suffix}" for file in files[2:])
     console.print(
-        "\nWritten:", *(f"  {runs / kind} ({count})" for kind, count in kinds.items()), sep="\n", markup=False
+        "\nWritten:", *(f"  {(out or runs) / kind} ({count})" for kind, count in kinds.items()), sep="\n", markup=False
     )
     console.print(*(f"  {file}" for file in reversed(files[:2])), sep="\n", markup=False)
 

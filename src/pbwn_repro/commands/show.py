@@ -54,7 +54,7 @@ def show(
 def _section(console: Console, section: Any, out: Path) -> None:
     from rich.table import Table
 
-    from pbwn_repro.report.writing.markdown import command
+    from pbwn_repro.report.writing.missing import command
     from pbwn_repro.report.writing.tables import best_settings, texts
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())

@@ -12,9 +12,17 @@ from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import METHODS, NETWORKS, SETS, Completion, completing
 
 
-def option(help_text: str, *names: str, metavar: str | None = None, completion: Completion | None = None) -> Any:
+def option(
+    help_text: str,
+    *names: str,
+    metavar: str | None = None,
+    completion: Completion | None = None,
+    least: int | None = None,
+) -> Any:
     """An option whose default the help text names where there is one."""
-    return typer.Option(*names, help=help_text, show_default=False, metavar=metavar, autocompletion=completion)
+    return typer.Option(
+        *names, help=help_text, show_default=False, metavar=metavar, autocompletion=completion, min=least
+    )
 
 
 def train(
@@ -67,8 +75,8 @@ def train(
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
     device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.")] = "auto",
-    threads: Annotated[int | None, option("Threads; give 1 where several runs share a machine.")] = None,
-    workers: Annotated[int, option("Processes that decode pictures of sets that do not fit into memory.")] = 4,
+    threads: Annotated[int | None, option("Threads; give 1 where several runs share a machine.", least=1)] = None,
+    workers: Annotated[int, option("Processes that decode pictures of sets that do not fit into memory.", least=0)] = 4,
     tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
     quiet: Annotated[bool, option("Print the result alone.", "--quiet", "-q")] = False,
     dry_run: Annotated[
@@ -134,10 +142,23 @@ def _train(
         if dry_run:
             _show(config, dataset, folder, place)
             return
+        if place.is_first and not quiet:
+            _warn(config)
         reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
         result = execute(config, dataset, folder, place, reporter, workers=workers)
         if place.is_first:
             print(f"{config.run_name}: test error {result['test_error']:.2f} %  ({folder.path})")
+
+
+def _warn(config: Any) -> None:
+    """Say what a user may not have meant."""
+    drops = getattr(config.schedule, "drops", ())
+    late = [drop for drop in drops if config.epochs is not None and drop > config.epochs]
+    if late:
+        epochs = ", ".join(map(str, late))
+        print(
+            f"the learning rate is to fall in epoch {epochs}, after the run's end: see schedule.drops", file=sys.stderr
+        )
 
 
 def _device(name: str) -> Any:

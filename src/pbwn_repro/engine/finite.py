@@ -10,8 +10,13 @@ class NonFiniteError(Exception):
     """The loss or a gradient is NaN or infinite."""
 
 
-def broken(loss: Tensor, model: nn.Module) -> str | None:
-    """Name what is not finite: the loss, and the first layers whose gradients are; None where all is well."""
+def broken(loss: Tensor, model: nn.Module | None) -> str | None:
+    """Name what is not finite: the loss, and the first layers whose gradients are; None where all is well.
+
+    Without a model the loss alone counts: gradients that overflow are the business of a gradient scaler.
+    """
+    if model is None:
+        return None if torch.isfinite(loss).item() else f"the loss is {loss.item()}"
     named = [(name, parameter.grad) for name, parameter in model.named_parameters() if parameter.grad is not None]
     norms = torch.stack([_local(norm) for norm in torch._foreach_norm([_local(gradient) for _, gradient in named])])
     if torch.isfinite(loss + norms.sum()).item():

@@ -171,17 +171,20 @@ class Training:
             group["lr"] = rate
         if resets_momentum(config, step, self.steps_per_epoch):
             for moments in self._optimizer.state.values():
-                moments["momentum_buffer"].zero_()
+                if (buffer := moments.get("momentum_buffer")) is not None:  # without momentum there is none
+                    buffer.zero_()
         self._optimizer.zero_grad(set_to_none=True)
         with self._precision():
             loss = self._task.gradient(self._wrapped, step, lambda part: self._scaler.scale(part).backward())
         self._rate, self._loss = rate, self.place.sum(loss.detach().clone()).item() / self.place.count
-        problem = None if self._scaler.is_enabled() else broken(loss, self.model)
+        problem = broken(loss, None if self._scaler.is_enabled() else self.model)
         if self.place.any(problem is not None):
             self._refuse(problem or "another process found a value that is not finite")
         else:
+            scale = self._scaler.get_scale()
             self._scaler.step(self._optimizer)
             self._scaler.update()
+            self.progress.skipped += self._scaler.get_scale() < scale  # gradients overflowed: no step was taken
         self.progress.step += 1
 
     def _refuse(self, problem: str) -> None:

@@ -64,6 +64,7 @@ class Table:
     columns: tuple[str, ...]
     cells: Mapping[tuple[str, str], Cell]
     unit: str
+    ours: str = "mean ± standard deviation (runs)"  # how a cell of ours is written
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves in one frame; `marks` are points of interest, such as the values of a table."""
+    """Curves in one frame."""
 
     name: str  # of its files, unique in a report: figure-2a-paper-training-loss
     title: str
@@ -110,6 +111,16 @@ class Verdict:
     against: str = ""
     column: str = ""
     paper: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a measurement."""
+
+    table: Table | None
+    plots: tuple[Plot, ...]
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

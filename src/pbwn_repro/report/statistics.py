@@ -43,6 +43,10 @@ class Interval:
         """Whether the whole interval lies closer to zero than the margin."""
         return -margin < self.low and self.high < margin
 
+    def beyond(self, margin: float) -> bool:
+        """Whether the whole interval lies farther from zero than the margin, on one side."""
+        return self.low > margin or self.high < -margin
+
 
 def mean(values: Sequence[float]) -> float:
     """The mean, summed without loss."""
@@ -77,6 +81,12 @@ def contrast(samples: Sequence[Moments], weights: Sequence[float]) -> Interval:
 def welch(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     """The difference of two means by Welch's test."""
     return contrast((Moments.of(ours), Moments.of(theirs)), (1, -1))
+
+
+def shared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
+    """Our values of the seeds that both sides have; all of ours where they have none in common."""
+    seeds = ours.keys() & theirs.keys() or ours.keys()
+    return [ours[seed] for seed in sorted(seeds)]
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval:

@@ -50,7 +50,7 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         source = source["name"]
     elif source is not None:
         fields["data"] = prepared(fields["data"], source)
-    for name, value in wanted.items():
+    for name, value in sorted(wanted.items(), key=lambda wish: not wish[0].endswith(".kind")):  # kinds first
         _set(fields, _SHORTHANDS.get(name, name), value)
     if "steps" in wanted and "epochs" not in wanted:
         fields.pop("epochs", None)
@@ -103,4 +103,6 @@ def _set(fields: dict[str, Any], name: str, value: Any) -> None:
         fields = fields.setdefault(part, {})
         if not isinstance(fields, dict):
             raise ConfigError(f"{name}: {part} has no fields of its own")
+    if last == "kind" and fields.get("kind") != value:
+        fields.clear()  # what the recipe says of another kind
     fields[last] = value

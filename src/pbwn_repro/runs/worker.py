@@ -25,7 +25,10 @@ def work(job: Job, device: str, threads: int) -> Ending:
     """Make a job in this process; whatever goes wrong is an ending, with its traceback in the job's log."""
     keep_freed_memory()
     torch.set_num_threads(threads)
-    job.path.mkdir(parents=True, exist_ok=True)
+    try:
+        job.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return Ending("failed", f"{job.path} cannot be made: {error.strerror}")
     log = job.path / LOG
     with _printing_to(log):
         ending = _make(job, device)

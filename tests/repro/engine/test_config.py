@@ -8,6 +8,7 @@ from pbwn_repro.runs.resolution import parse, resolve
 from storm import digits_config
 
 FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digits", "digest": "0"}}
+STEPS = {"kind": "steps", "drops": [2], "factor": 0.5}
 LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels": 20}}
 
 
@@ -32,6 +33,8 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
         ({**LADDER, "processes": 2}, "accumulation and processes have to be 1"),
         ({**LADDER, "accumulation": 2}, "accumulation and processes have to be 1"),
         ({"data": {"name": "digits", "digest": "0", "labels": 20}}, "the ladder, and no other network"),
+        ({"optimizer": {"kind": "adam"}, "schedule": STEPS}, "with Adam, choose 'keep'"),
+        ({"shard": True}, "start several with torchrun"),
         ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
         ({"seed": "one"}, "seed: .*found 'one'"),
     ],
@@ -94,6 +97,14 @@ def test_wishes_are_laid_over_the_recipe():
     assert (config.steps, config.epochs) == (7, None)
     assert config.schedule.factor == 0.5
     assert config.method == "pbwn"
+
+
+def test_another_kind_forgets_what_the_recipe_says_of_its_own():
+    wishes = {"model": "resnet-8", "data": "digits", "lr": 0.01, "optimizer.kind": "adam", "schedule.kind": "constant"}
+    config, _ = resolve(wishes)
+    assert (config.optimizer.kind, config.optimizer.lr, config.schedule.kind) == ("adam", 0.01, "constant")
+    same, _ = resolve({"model": "resnet-8", "data": "digits", "optimizer.kind": "sgd"})
+    assert same.optimizer.weight_decay == 1e-4
 
 
 def test_the_configuration_of_a_run_can_be_given_again():

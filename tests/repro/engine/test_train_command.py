@@ -116,6 +116,12 @@ def test_a_loss_that_is_not_finite_has_its_own_exit_code(here, tmp_path):
     assert "is not finite" in err or "the loss is" in err
 
 
+def test_a_rate_that_would_fall_after_the_end_is_pointed_out(here, tmp_path):
+    words = ("--model", "resnet-8", "--data", "digits", "--batch-size", "359", "--out", tmp_path)
+    _, _, told = here(*words, "--epochs", "1")
+    assert "to fall in epoch 80, 120, after the run's end" in told
+
+
 def test_tensorboard_gets_its_scalars(here, tmp_path):
     pytest.importorskip("tensorboard")
     assert here(*QUICK, "--tensorboard", "--out", tmp_path)[0] == 0
@@ -135,6 +141,7 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
         (("--model", "mlp", "--data", "digits", "--device", "cuda"), "this torch sees no GPU"),
         (("--model", "vgg-e", "--data", "digits"), "vgg-e"),
         (("--config", "nowhere.json"), "there is no such file"),
+        (("--model", "mlp", "--data", "digits", "--shard"), "start several with torchrun"),
     ],
 )
 def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tmp_path, monkeypatch):

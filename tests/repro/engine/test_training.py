@@ -155,6 +155,19 @@ def test_half_precision_trains_with_a_gradient_scaler(train):
     assert unpack((checkpoint / "scaler.pt").read_bytes())["scale"] > 1
 
 
+def test_half_precision_that_diverges_says_so(train, tmp_path):
+    with pytest.raises(NonFiniteError, match=r"step \d+: the loss is (nan|inf)"):
+        train(model="mlp", method="normal", precision="float16", optimizer={"kind": "sgd", "lr": 1e4})
+    assert RunFolder(tmp_path / "run").state == "diverged"
+
+
+def test_steps_that_the_gradient_scaler_skips_are_counted(train, monkeypatch):
+    scaler = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *given, **named: scaler(*given, **named, init_scale=2.0**120))
+    result, _, _ = train(model="mlp", precision="float16", steps=3, method="pbwn-t2")
+    assert result["skipped_steps"] == 3
+
+
 def test_the_authors_momentum_reset_changes_the_run(train):
     schedule = {"kind": "steps", "drops": [2], "factor": 0.5}
     common = {"epochs": 2, "batch_size": 288, "model": "mlp", "optimizer": {"kind": "sgd", "lr": 0.1}}

@@ -99,18 +99,19 @@ def test_every_claim_and_what_was_found_is_in_the_page(whole, text):
             assert text.count(verdict.sentence.replace("'", "&#39;")) >= 1
 
 
-def test_claims_are_counted_by_scale(whole):
-    counted = tallies(whole)
+def test_claims_are_counted_by_scale_and_not_again_in_variants(whole):
+    assert list(tallies(whole)) == ["paper"]
+    [variant] = [section for section in whole.sections if section.variant]
+    counted = tallies(replace(whole, sections=(*whole.sections, replace(variant, variant={}))))
     assert list(counted) == ["paper", "smoke"]
-    smoke = [section for section in whole.sections if section.scale == "smoke"]
-    assert sum(counted["smoke"].values()) == sum(len(decided(section)) for section in smoke)
+    assert sum(counted["smoke"].values()) == len(decided(variant))
 
 
 def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
     begun = replace(whole.sections[1], runs=(), missing=15)
     text = page(replace(whole, sections=(whole.sections[-1], begun)))
     assert 'id="figure-2a-paper"' not in text
-    assert "<td>15 runs</td><td><code>pbwn reproduce figure-2a --scale paper</code>" in text
+    assert "<td>Effect of norm projection</td><td><code>pbwn reproduce figure-2a --scale paper</code>" in text
 
 
 def test_what_run_folders_hold_cannot_become_part_of_the_page(text):
@@ -201,6 +202,8 @@ def test_a_report_is_a_page_markdown_tables_and_figures(whole, tmp_path):
         "figures/table-6-paper-dots.pdf",
     }
     assert all((tmp_path / file).stat().st_size for file in files)
+    elsewhere = write_files(small, tmp_path / "elsewhere")
+    assert {str(file.relative_to(tmp_path / "elsewhere")) for file in elsewhere} == files
 
 
 def test_a_folder_without_runs_is_an_error_that_says_what_to_do(tmp_path):

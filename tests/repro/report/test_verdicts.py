@@ -23,7 +23,8 @@ ALIKE = Alike(("pbwn", "pbwn-riem"), 0.5)
         (Higher(("50",), ("1",)), Interval(-0.5, -0.8, -0.2), (3, 3), "does not hold"),
         (ALIKE, Interval(0.1, -0.2, 0.4), (3, 3), "holds"),
         (ALIKE, Interval(0.3, 0.1, 0.45), (5, 5), "holds"),
-        (ALIKE, Interval(0.4, 0.1, 0.7), (5, 5), "does not hold"),
+        (ALIKE, Interval(0.3, 0.05, 0.55), (5, 5), "not enough runs"),
+        (ALIKE, Interval(-0.8, -1.0, -0.6), (5, 5), "does not hold"),
         (ALIKE, Interval(0.1, -0.7, 0.9), (5, 5), "not enough runs"),
         (Alike(("a", "b"), 0.1, relative=True), Interval(0.1, -0.2, 0.4), (3, 3), "holds"),
         (NotWorse(("a",), ("b",), 0.5), Interval(-3.0, -9.0, 0.4), (3, 3), "holds"),
@@ -109,7 +110,34 @@ def test_runs_that_diverged_stand_in_the_sentence(tmp_path):
     table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
     *_, plan = plans("table-3", seeds=4, method="normal", depth=20, init="paper")
     write_run(tmp_path, plan, state="diverged")
-    assert verdict(tmp_path, "table-3-better").sentence.endswith("Diverged and not in it: 1 more.")
+    found = verdict(tmp_path, "table-3-better")
+    assert found.sentence.endswith("Not in it: 1 run of BaseLine that diverged.")
+    assert found.outcome == "holds"
+
+
+def test_a_method_that_diverges_with_a_seed_is_not_better(tmp_path):
+    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
+    *_, plan = plans("table-3", seeds=4, method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, plan, state="diverged")
+    found = verdict(tmp_path, "table-3-better")
+    assert found.high < 0
+    assert found.outcome == "does not hold"
+
+
+def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path):
+    def search(method, rates, errors):
+        for rate in rates:
+            given = {"labels": 100, "lr": rate, "weight_decay": 0.0, "denoising": "authors"}
+            write(tmp_path, "table-8", errors, method=method, **given)
+
+    columns = {"row": "Ladder+PBWN", "against": "Ladder*", "column": "100 labels"}
+    search("normal", [0.001], [1.4, 1.5, 1.6])
+    search("pbwn", [0.001, 0.002], [0.9, 1.0, 1.1])
+    found = verdict(tmp_path, "table-8-better", **columns)
+    assert found.outcome == "not enough runs"
+    assert found.sentence.endswith("The best of 2 and of 1 settings: only equal searches are compared.")
+    search("normal", [0.002], [1.4, 1.5, 1.6])
+    assert verdict(tmp_path, "table-8-better", **columns).outcome == "holds"
 
 
 def test_the_gain_is_compared_between_the_shallowest_and_the_deepest(tmp_path):
@@ -128,18 +156,56 @@ def test_one_depth_alone_says_nothing_about_growth(tmp_path):
 def test_most_columns_decide_which_variant_is_mostly_best(tmp_path):
     for depth in (20, 32, 44):
         for method, error in (("pbwn-riem", 7.0), ("pbwn", 7.1), ("pbwn-epoch", 6.9 if depth < 44 else 9.0)):
-            write(tmp_path, "table-3", [error], method=method, depth=depth, init="paper")
-    found = verdict(tmp_path, "table-3-epoch", "PBWN-Epoch", "", "")
+            write(tmp_path / "two", "table-3", [error, error], method=method, depth=depth, init="paper")
+            write(tmp_path / "one", "table-3", [error], method=method, depth=depth, init="paper")
+    found = verdict(tmp_path / "two", "table-3-epoch", "PBWN-Epoch", "", "")
     assert (found.outcome, found.sentence) == ("holds", "PBWN-Epoch has the lowest mean in 2 of 3 columns.")
+    assert verdict(tmp_path / "one", "table-3-epoch", "PBWN-Epoch", "", "").outcome == "not enough runs"
 
 
 def test_a_best_rate_is_found_only_when_all_were_tried(tmp_path):
-    wanted = plans("figure-2a", method="pbwn", sizes="paper")
-    for plan in wanted[:-1]:
-        write_run(tmp_path, plan, losses=(2.0, abs(plan.labels["lr"] - 0.3)))
+    search(tmp_path, {1.0: (0.7, 0.8), 0.3: (0.1, 0.2), 0.1: (0.4, 0.5), 0.03: (0.9, 1.0)})
     assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "not enough runs"
-    write_run(tmp_path, wanted[-1])
-    assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "holds"
+    search(tmp_path, {0.01: (1.9, 2.0)})
+    found = verdict(tmp_path, "figure-2a-rate", "PBWN", "", "0.3 against 0.1")
+    assert (found.outcome, found.counts, found.difference) == ("holds", (2, 2), pytest.approx(-0.3))
+
+
+def search(root, losses):
+    """Runs of PBWN that end with these losses, by rate and seed; None diverged."""
+    for rate, ends in losses.items():
+        for plan, end in zip(
+            plans("figure-2a", seeds=len(ends), method="pbwn", sizes="paper", lr=rate), ends, strict=True
+        ):
+            write_run(root, plan, losses=(2.0, end or 0), state="diverged" if end is None else "done")
+
+
+@pytest.mark.parametrize(
+    ("losses", "rival", "outcome", "words"),
+    [
+        # One seed prefers rate 1, all three prefer 0.3: settings are compared over the seeds that both have.
+        (
+            {1.0: (0.1, 0.9, 0.9), 0.3: (0.2, 0.21, 0.22)},
+            "1",
+            "does not hold",
+            "at 0.3, of 1, 0.3, 0.1, 0.03, 0.01: no ",
+        ),
+        (
+            {1.0: (0.1, 0.11, 0.12), 0.3: (0.2, 0.22, 0.21)},
+            "1",
+            "does not hold",
+            "at 1, of 1, 0.3, 0.1, 0.03, 0.01: at ",
+        ),
+        ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "not enough runs", "with 3 and 1 runs"),
+        ({1.0: (0.9, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "1", "does not hold", "runs at 0.3 diverged"),
+    ],
+)
+def test_the_stated_rate_has_to_beat_each_other_one(tmp_path, losses, rival, outcome, words):
+    search(tmp_path, losses)
+    search(tmp_path, {0.1: (0.5,), 0.03: (0.9,), 0.01: (1.5,)})
+    found = verdict(tmp_path, "figure-2a-rate", "PBWN", "", f"0.3 against {rival}")
+    assert found.outcome == outcome
+    assert words in found.sentence
 
 
 def test_claims_are_also_looked_at_where_the_paper_found_its_best(tmp_path):

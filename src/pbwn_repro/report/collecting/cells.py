@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pbwn_repro.paper import BestSetting, Column, claims_on
 from pbwn_repro.paper.numbers import Measure
-from pbwn_repro.report.collecting.choosing import Chosen, choose
+from pbwn_repro.report.collecting.choosing import Chosen, choose, values_of
 from pbwn_repro.report.collecting.layout import Layout, layout
 from pbwn_repro.report.collecting.matching import Labelled, Protocol
 from pbwn_repro.report.collecting.measures import MEASURES, SEARCHED_BY
@@ -62,15 +63,22 @@ class Cells:
         chosen = self._all.get((row, column.value))
         return chosen.diverged if chosen else 0
 
+    def tried(self, row: str, column: Column) -> frozenset[tuple[Any, ...]]:
+        """The settings that the runs of a cell were chosen from."""
+        chosen = self._all.get((row, column.value))
+        return chosen.tried if chosen else frozenset()
+
     def search(self, row: str, column: Column, name: str) -> Search | None:
         """What the search in a cell found."""
         place = (row, column.value)
         if place not in self.chosen:
             return None
         [axis] = [axis for axis in self.searched if axis.name == name]
-        done = {run.labels[name] for run in self.runs[place] if run.record.state != "unfinished"}
         numbers = [value for value in axis.values if not isinstance(value, str)]
-        tried, left = (tuple(v for v in numbers if (v in done) == wanted) for wanted in (True, False))
+        runs = {value: [run for run in self.runs[place] if run.labels[name] == value] for value in numbers}
+        values = {value: values_of(found, self.measure) for value, found in runs.items()}
+        tried = {value: found for value, found in values.items() if found}
+        left = tuple(value for value in numbers if value not in tried)
         return Search(self.chosen[place].setting[name], tried, left)
 
     def table(self) -> Table:

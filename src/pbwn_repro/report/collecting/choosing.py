@@ -11,17 +11,17 @@ from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.report.collecting.matching import Labelled
 from pbwn_repro.report.collecting.reading import Record
 from pbwn_repro.report.model import Summary
-from pbwn_repro.report.statistics import deviation, mean
+from pbwn_repro.report.statistics import deviation, mean, shared
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The finished runs of the best setting, how many more diverged, and how many settings there were."""
+    """The finished runs of the best setting, how many more diverged, and all settings that were tried."""
 
     setting: Mapping[str, Any]
     runs: tuple[Labelled, ...]
     diverged: int
-    settings: int
+    tried: frozenset[tuple[Any, ...]]
 
     def values(self, measure: Callable[[Record], float]) -> dict[int, float]:
         """What each seed's run gave."""
@@ -35,9 +35,9 @@ class Chosen:
 
 
 def choose(runs: Sequence[Labelled], searched: tuple[Axis, ...], measure: Callable[[Record], float]) -> Chosen | None:
-    """The setting with the lowest mean over the seeds that all settings have; a run that diverged is worse than any.
+    """The setting that is better than most others, each time over the seeds that both have.
 
-    Settings without a seed in common are compared by the means of what they have.
+    A run that diverged is worse than any. Settings without a seed in common are compared by the means of what there is.
     """
     settings: dict[tuple[Any, ...], list[Labelled]] = {}
     for run in runs:
@@ -45,17 +45,25 @@ def choose(runs: Sequence[Labelled], searched: tuple[Axis, ...], measure: Callab
             settings.setdefault(run.on(searched), []).append(run)
     if not settings:
         return None
-    values = {setting: {run.record.seed: _value(run, measure) for run in found} for setting, found in settings.items()}
-    common = set.intersection(*(set(found) for found in values.values()))
+    values = {setting: values_of(found, measure) for setting, found in settings.items()}
 
-    def rank(setting: tuple[Any, ...]) -> float:
-        return mean([value for seed, value in sorted(values[setting].items()) if not common or seed in common])
+    def wins(setting: tuple[Any, ...]) -> int:
+        return sum(_is_better(values[setting], other) for other in values.values())
 
-    best = min(settings, key=rank)  # settings come in the order of the plans: of equal ones the first
+    best = max(settings, key=wins)  # settings come in the order of the plans: of equal ones the first
     finished = tuple(run for run in settings[best] if run.record.state == "done")
     labels = {axis.name: value for axis, value in zip(searched, best, strict=True)}
-    return Chosen(labels, finished, len(settings[best]) - len(finished), len(settings))
+    return Chosen(labels, finished, len(settings[best]) - len(finished), frozenset(settings))
 
 
-def _value(run: Labelled, measure: Callable[[Record], float]) -> float:
-    return measure(run.record) if run.record.state == "done" else math.inf
+def values_of(runs: Sequence[Labelled], measure: Callable[[Record], float]) -> dict[int, float]:
+    """What each seed's run gave: infinity where it diverged, nothing where it is not finished."""
+    return {
+        run.record.seed: measure(run.record) if run.record.state == "done" else math.inf
+        for run in runs
+        if run.record.state != "unfinished"
+    }
+
+
+def _is_better(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
+    return mean(shared(ours, theirs)) < mean(shared(theirs, ours))

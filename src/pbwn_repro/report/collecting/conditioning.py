@@ -9,12 +9,12 @@ from typing import Any
 
 from pbwn_repro.paper import Claim, claims_on
 from pbwn_repro.paper.criteria import Conditioned
-from pbwn_repro.report.model import Curve, Plot, Verdict
+from pbwn_repro.report.model import Curve, Plot, Shown, Verdict
 
 _AGREEMENT = 1e-6  # between closed form and automatic differentiation
 
 
-def shown(prefix: str, result: Mapping[str, Any]) -> tuple[None, tuple[Plot, ...], tuple[Verdict, ...]]:
+def shown(prefix: str, result: Mapping[str, Any]) -> Shown:
     """The curves over alpha and the verdicts; ValueError where closed form and measurement do not agree."""
     _check(result)
     alpha, general, minimum, projected = (result[name] for name in ("alpha", "general", "minimum", "projected"))
@@ -47,7 +47,7 @@ def shown(prefix: str, result: Mapping[str, Any]) -> tuple[None, tuple[Plot, ...
             },
         ),
     )
-    return None, plots, tuple(_verdict(claim, result) for claim in claims_on("figure-1"))
+    return Shown(None, plots, tuple(_verdict(claim, result) for claim in claims_on("figure-1")))
 
 
 def _verdict(claim: Claim, result: Mapping[str, Any]) -> Verdict:
@@ -65,8 +65,9 @@ def _verdict(claim: Claim, result: Mapping[str, Any]) -> Verdict:
         holds = worst <= scaled[0]
         words = (
             f"After projection it is at most {worst:.3g} for every alpha, {scaled[0]:.3g} at equal magnitude. Of two "
-            f"directions the projection leaves {max(result['projected']['directions_left'])}. Computed exactly: there "
-            "is no interval."
+            f"directions the projection leaves {max(result['projected']['directions_left'])}, and one direction has "
+            "the condition number 1: with a single input this follows from the projection itself. Computed exactly: "
+            "there is no interval."
         )
     return Verdict(claim, "holds" if holds else "does not hold", None, None, None, (1, 1), words)
 

@@ -13,10 +13,9 @@ from pbwn_repro.paper import claims_on
 from pbwn_repro.report.collecting import conditioning, time_costs
 from pbwn_repro.report.collecting.notes import machines
 from pbwn_repro.report.collecting.reading import DamageError, read_environment, read_json
-from pbwn_repro.report.model import Plot, Section, Table, Verdict
+from pbwn_repro.report.model import Section, Shown
 from pbwn_repro.report.verdicts.deciding import undecided
 
-Shown = tuple[Table | None, tuple[Plot, ...], tuple[Verdict, ...]]
 _SHOW: Mapping[str, Callable[[str, Mapping[str, Any]], Shown]] = {
     "landscape": conditioning.shown,
     "time-cost": time_costs.shown,
@@ -55,12 +54,12 @@ def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
         return Section(artefact, scale, {}, None, (), verdicts, (), 1, notes, unfinished=(path,))
     result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
     try:
-        table, plots, verdicts = _SHOW[artefact.measurement](f"{artefact.name}-{scale}", result)
+        shown = _SHOW[artefact.measurement](f"{artefact.name}-{scale}", result)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamageError(f"result.json is not what the measurement writes ({error!r})") from None
-    notes = (f"Scale {scale}.", *machines([environment]), *artefact.departures)
+    notes = (f"Scale {scale}.", *shown.notes, *machines([environment]), *artefact.departures)
     return Section(
-        *(artefact, scale, {}, table, plots, verdicts, (), 0, notes),
+        *(artefact, scale, {}, shown.table, shown.plots, shown.verdicts, (), 0, notes),
         landscapes=result if artefact.measurement == "landscape" else None,
         environments=(environment,),
         measurement=path,

@@ -55,7 +55,11 @@ def _section(
         verdicts(artefact.name, cells),
         tuple(_run(run) for run in done),
         missing,
-        (*_searched(cells), *notes(artefact, scale, variant, [run.record for run in done], missing)),
+        (
+            *_searched(cells),
+            *_diverged(cells, runs),
+            *notes(artefact, scale, variant, [run.record for run in done], missing),
+        ),
         unfinished=_paths(runs, "unfinished"),
         diverged=_paths(runs, "diverged"),
         environments=tuple(environments),
@@ -65,10 +69,21 @@ def _section(
 def _searched(cells: Cells) -> list[str]:
     """A word of caution where a search is not complete: the best of some settings need not be the best of all."""
     possible = prod(len(axis.values) for axis in cells.searched)
-    least = min((chosen.settings for chosen in cells.chosen.values()), default=possible)
+    least = min((len(chosen.tried) for chosen in cells.chosen.values()), default=possible)
     if least == possible:
         return []
     return [f"The search is not complete: {least} of {possible} settings have runs, in the cell that has fewest."]
+
+
+def _diverged(cells: Cells, runs: Sequence[Labelled]) -> list[str]:
+    """Which runs diverged, by what they have in common but the seed."""
+    found: dict[str, list[int]] = {}
+    [row], axes = cells.protocol.with_role("row"), (*cells.protocol.with_role("column"), *cells.searched)
+    for run in runs:
+        if run.record.state == "diverged":
+            place = "".join(f", {axis.name} = {run.labels[axis.name]}" for axis in axes)
+            found.setdefault(cells.layout.title(str(run.labels[row.name])) + place, []).append(run.record.seed)
+    return [f"Diverged: {which}, seeds {', '.join(map(str, sorted(seeds)))}." for which, seeds in found.items()]
 
 
 def _missing(protocol: Protocol, runs: Sequence[Labelled], variant: Mapping[str, Any]) -> int:

@@ -56,7 +56,7 @@ def plots(prefix: str, place: str, rows: Rows, time: Time) -> tuple[Plot, ...]:
 
 
 def search_plot(prefix: str, place: str, axis: str, rows: Sequence[tuple[str, Points]], y_label: str) -> Plot | None:
-    """What each setting of a search gave; one seed's mean each, no band."""
+    """What each setting of a search gave: the mean of its runs, without a band."""
     curves = tuple(
         Curve(title, *_columns(points), low=_columns(points)[1], high=_columns(points)[1], count=1)
         for title, points in rows

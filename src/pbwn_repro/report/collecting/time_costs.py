@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isclose
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from pbwn_repro.measurements.median import median_with_interval
 from pbwn_repro.paper import TABLES, Claim, Column, Number, claims_on
 from pbwn_repro.paper.criteria import Better, Costs
-from pbwn_repro.report.model import Cell, Outcome, Plot, Summary, Table, Verdict
+from pbwn_repro.report.model import Cell, Outcome, Shown, Summary, Table, Verdict
 from pbwn_repro.report.statistics import Interval
 from pbwn_repro.report.verdicts.comparing import one_sided
 from pbwn_repro.report.verdicts.wording import digits
 
 _PAPER = TABLES["table-5"]
 _NORMAL = "normal"
+_Kind = Literal["relative", "own", "hours"]
+_SHOWN: Mapping[_Kind, str] = {"relative": "% over Normal", "own": "projection alone, %", "hours": "hours"}
 
 
-def shown(prefix: str, result: Mapping[str, Any]) -> tuple[Table, tuple[Plot, ...], tuple[Verdict, ...]]:
+def shown(prefix: str, result: Mapping[str, Any]) -> Shown:
     """The table of percentages and hours, and the verdicts; ValueError where they do not follow from the times."""
     _check(result)
     verdicts = [verdict for claim in claims_on("table-5") for verdict in _on(claim, result)]
-    return _table(result), (), tuple(verdicts)
+    return Shown(_table(result), (), tuple(verdicts), _notes(result))
 
 
 def percentages(result: Mapping[str, Any], network: str, method: str) -> list[float]:
@@ -37,28 +39,51 @@ def _table(result: Mapping[str, Any]) -> Table:
     """Medians over rounds; the paper's percentages follow from its hours."""
     cells: dict[tuple[str, str], Cell] = {}
     columns: list[str] = []
-    for ending in ("% over Normal", "hours"):
+    for kind, ending in _SHOWN.items():
         for column in _PAPER.columns:
             title = f"{column.title}, {ending}"
             columns.append(title)
             for key, row in _PAPER.rows.items():
-                number = _PAPER.numbers[key, column.title]
-                relative = ending != "hours"
-                paper = Number(_over_normal(key, column)) if relative else number
-                cells[row, title] = Cell(row, title, _ours(result, column.value, key, relative=relative), paper)
+                cells[row, title] = Cell(row, title, _ours(result, column.value, key, kind), _paper(key, column, kind))
     return Table(
-        tuple(_PAPER.rows.values()), tuple(columns), cells, "time over normal training (%), and hours; ours are medians"
+        *(tuple(_PAPER.rows.values()), tuple(columns), cells),
+        unit="time over normal training (%), the projection's own time in a step (% of a normal one), and hours",
+        ours="median (rounds)",
     )
 
 
-def _ours(result: Mapping[str, Any], network: str, method: str, *, relative: bool) -> Summary | None:
+def _ours(result: Mapping[str, Any], network: str, method: str, kind: _Kind) -> Summary | None:
     part = result["networks"].get(network, {})
     found = part.get("methods", {}).get(method)
     if found is None:
         return None
-    if relative:
+    if kind == "relative":
         return Summary(tuple(percentages(result, network, method)), found["percent_over_normal"]["value"], None)
+    if kind == "own":
+        if not found["projection_seconds"]:
+            return None
+        # A median alone was kept.
+        return Summary((found["projection_percent"],) * len(found["seconds"]), found["projection_percent"], None)
     return Summary(tuple(_hours(part, seconds) for seconds in found["seconds"]), found["hours"], None)
+
+
+def _paper(method: str, column: Column, kind: _Kind) -> Number | None:
+    if kind == "relative":
+        return Number(_over_normal(method, column))
+    return _PAPER.numbers[method, column.title] if kind == "hours" else None
+
+
+def _notes(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the times depend on: the batches, and what else the machine was doing."""
+    parts = list(result["networks"].values())
+    batches = " and ".join(str(size) for size in sorted({part["batch_size"] for part in parts}))
+    found = [f"Timed with batches of {batches}."]
+    load, cores = (parts[0]["machine"].get(name) for name in ("load before", "cores"))
+    if load is not None and cores:
+        busy = load > cores / 2
+        words = "other programs were running, which widens the intervals" if busy else "little else was running"
+        found.append(f"Load before the first round: {load:.1f} on {cores} cores: {words}.")
+    return tuple(found)
 
 
 def _hours(part: Mapping[str, Any], seconds: float) -> float:

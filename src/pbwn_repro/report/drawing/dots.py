@@ -19,7 +19,9 @@ def of_table(table: Table, name: str, *, paper: bool) -> Drawing:
     """The drawing of a table; `paper` says whether its numbers can be shown on the same axis."""
     seen = [f"{cell.row}, {cell.column}: {cell.ours.mean:.3g}" for cell in table.cells.values() if cell.ours]
     beside = ", filled: these runs, hollow: the paper" if paper else ""
-    title = f"The table as dots{beside}; bars are one standard deviation"
+    spread = any(cell.ours.deviation is not None for cell in table.cells.values() if cell.ours)
+    bars = "; bars are one standard deviation" if spread or paper else ""
+    title = f"The table as dots{beside}{bars}"
     return Drawing(name, title, f"{table.unit}. {'; '.join(seen)}.", lambda narrow: draw(table, narrow, paper=paper))
 
 

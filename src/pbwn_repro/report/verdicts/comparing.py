@@ -61,9 +61,10 @@ def decide(criterion: Comparison, interval: Interval, counts: tuple[int, int], l
         if interval.high < criterion.margin:
             return "holds"
         return "does not hold" if interval.low > criterion.margin else "not enough runs"
-    if interval.within(margin_of(criterion, level)):
+    margin = margin_of(criterion, level)
+    if interval.within(margin):
         return "holds"
-    return "not enough runs" if interval.contains_zero else "does not hold"
+    return "does not hold" if interval.beyond(margin) else "not enough runs"
 
 
 def one_sided(interval: Interval, counts: tuple[int, int], *, lower: bool) -> Outcome:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from pbwn_repro.paper import Alike, BestSetting, Better, Claim, Column, Grows, Higher, MostlyBest, NotWorse, claims_on
 from pbwn_repro.report.collecting.layout import Row
-from pbwn_repro.report.model import Verdict
+from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import Interval, mean
 from pbwn_repro.report.verdicts.comparing import Comparison, Values, compare, compare_numbers, decide, level_of
 from pbwn_repro.report.verdicts.grid import Grid
@@ -66,7 +66,7 @@ def _compare(
     difference = interval.difference if interval else None
     if interval is None and ours and theirs:
         difference = mean(list(ours.values())) - mean(list(theirs.values()))
-    outcome = decide(criterion, interval, compared.counts, level) if interval else "not enough runs"
+    outcome: Outcome = decide(criterion, interval, compared.counts, level) if interval else "not enough runs"
     names = (grid.layout.title(row), grid.layout.title(against), column.title)
     words = sentence(
         *(criterion, names, compared, outcome),
@@ -74,12 +74,29 @@ def _compare(
         level=level,
         measure=column.measure,
     )
-    diverged = grid.diverged(row, column) + grid.diverged(against, column)
-    if diverged:
-        words += f" Diverged and not in it: {diverged} more."
+    outcome, caution = _with_caution(outcome, criterion, row, against, column, grid)
+    words += caution
     low, high = (interval.low, interval.high) if interval else (None, None)
     paper = _paper_interval(row, against, column, grid)
     return Verdict(claim, outcome, difference, low, high, compared.counts, words, *names, paper)
+
+
+def _with_caution(
+    outcome: Outcome, criterion: Comparison, row: str, against: str, column: Column, grid: Grid
+) -> tuple[Outcome, str]:
+    """What the interval does not know of: runs that diverged, and searches that were not alike."""
+    words = ""
+    for key in (row, against):
+        if lost := grid.diverged(key, column):
+            words += f" Not in it: {lost} {'run' if lost == 1 else 'runs'} of {grid.layout.title(key)} that diverged."
+            speaks_for = key == row or isinstance(criterion, Alike)
+            if outcome == "holds" and speaks_for:
+                outcome = "does not hold"
+    mine, theirs = (grid.tried(key, column) for key in (row, against))
+    if mine and theirs and mine != theirs:
+        outcome = "not enough runs"
+        words += f" The best of {len(mine)} and of {len(theirs)} settings: only equal searches are compared."
+    return outcome, words
 
 
 def _paper_interval(row: str, against: str, column: Column, grid: Grid) -> Interval | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pbwn_repro.paper import Column
 from pbwn_repro.paper.numbers import Measure
@@ -13,10 +14,10 @@ from pbwn_repro.report.verdicts.comparing import Values
 
 @dataclass(frozen=True)
 class Search:
-    """The best value, those that were tried, and those that still have no run."""
+    """The best setting, what each that was tried gave (infinite where a run diverged), those that still have no run."""
 
     best: float
-    tried: tuple[float, ...]
+    tried: Mapping[float, Values]
     open: tuple[float, ...]
 
 
@@ -33,6 +34,9 @@ class Grid(Protocol):
 
     def diverged(self, row: str, column: Column) -> int:
         """How many runs of a cell diverged."""
+
+    def tried(self, row: str, column: Column) -> frozenset[tuple[Any, ...]]:
+        """The settings that the runs of a cell were chosen from."""
 
     def search(self, row: str, column: Column, name: str) -> Search | None:
         """What a search in a cell found."""

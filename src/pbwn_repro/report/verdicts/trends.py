@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf, isfinite
 
 from pbwn_repro.paper import BestSetting, Claim, Column, Grows, MostlyBest
 from pbwn_repro.report.collecting.layout import Row
 from pbwn_repro.report.model import Outcome, Verdict
-from pbwn_repro.report.statistics import Interval, Moments, contrast, mean
-from pbwn_repro.report.verdicts.comparing import moments_of, one_sided
+from pbwn_repro.report.statistics import Interval, Moments, contrast, mean, shared
+from pbwn_repro.report.verdicts.comparing import Compared, Values, compare, moments_of, one_sided
 from pbwn_repro.report.verdicts.grid import Grid
 from pbwn_repro.report.verdicts.wording import digits, runs, span
 
@@ -65,26 +67,76 @@ def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
     if 2 * len(full) <= len(columns):
         words += f"; {len(columns)} are needed"
         outcome: Outcome = "not enough runs"
+    elif least < 2:
+        words += ", but with one run in some"
+        outcome = "not enough runs"
     else:
         outcome = "holds" if 2 * len(best) > len(full) else "does not hold"
     yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.", title)
 
 
 def best_settings(claim: Claim, criterion: BestSetting, grid: Grid) -> Iterator[Verdict]:
-    """A search has one run a setting, seldom more: what it finds is said without an interval."""
+    """Whether the stated setting is better than each other that was searched; shown is the one that comes closest."""
     for row in criterion.rows:
         search = grid.search(row, Column(""), criterion.name)
         if search is None:
             continue
         title = grid.layout.title(row)
-        outcome: Outcome = "holds" if search.best == criterion.value else "does not hold"
-        words = f"{title} ends with the lowest training loss at {search.best:g}, of {_listed(search.tried)}."
+        words = f"{title} ends with the lowest training loss at {search.best:g}, of {_listed(search.tried)}"
         if search.open:
-            outcome, words = "not enough runs", f"{words} Not finished: {_listed(search.open)}."
-        yield Verdict(claim, outcome, None, None, None, (len(search.tried),) * 2, words, title)
+            words += f". Not finished: {_listed(search.open)}."
+            yield Verdict(claim, "not enough runs", None, None, None, (0, 0), words, title)
+            continue
+        stated = search.tried[criterion.value]
+        duels = [_duel(stated, values, rival) for rival, values in search.tried.items() if rival != criterion.value]
+        hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.difference))
+        interval, counts = hardest.compared.interval, hardest.compared.counts
+        low, high = (interval.low, interval.high) if interval else (None, None)
+        column = f"{criterion.value:g} against {hardest.rival:g}"
+        difference = hardest.difference if isfinite(hardest.difference) else None
+        words += f": {_duel_in_words(hardest, criterion.value)}."
+        yield Verdict(claim, hardest.outcome, difference, low, high, counts, words, title, "", column)
 
 
-def _listed(values: Sequence[float]) -> str:
+@dataclass(frozen=True)
+class _Duel:
+    """The stated setting against another one."""
+
+    rival: float
+    outcome: Outcome
+    difference: float  # infinite where a side diverged
+    compared: Compared
+
+
+_AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  # by what they say against a claim
+
+
+def _duel(stated: Values, other: Values, rival: float) -> _Duel:
+    """A setting with runs that diverged loses against one without."""
+    lost = [not all(map(isfinite, values.values())) for values in (stated, other)]
+    if any(lost):
+        outcome: Outcome = "does not hold" if lost[0] else "holds"
+        return _Duel(rival, outcome, inf if lost[0] else -inf, Compared(None, "", (len(stated), len(other))))
+    compared = compare(stated, other, "paired")
+    if compared.interval is None:
+        return _Duel(rival, "not enough runs", mean(shared(stated, other)) - mean(shared(other, stated)), compared)
+    outcome = one_sided(compared.interval, compared.counts, lower=True)
+    return _Duel(rival, outcome, compared.interval.difference, compared)
+
+
+def _duel_in_words(duel: _Duel, stated: float) -> str:
+    if not isfinite(duel.difference):
+        return f"runs at {stated if duel.difference > 0 else duel.rival:g} diverged"
+    amount = f"{digits(abs(duel.difference))} {'lower' if duel.difference < 0 else 'higher'}"
+    found = f"at {stated:g} it is {amount} than at {duel.rival:g}"
+    if duel.compared.interval is None:
+        return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
+    if duel.compared.interval.contains_zero:
+        found = f"no difference seen, {found}"
+    return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}, {runs(duel.compared.counts)})"
+
+
+def _listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 

@@ -59,7 +59,7 @@ def sentence(
     margin = digits(margin_of(criterion, level) if isinstance(criterion, Alike) else criterion.margin)
     ending = {
         "holds": f"within the margin of {margin}",
-        "does not hold": f"not within the margin of {margin}",
-        "not enough runs": f"too wide for the margin of {margin}",
+        "does not hold": f"beyond the margin of {margin}",
+        "not enough runs": f"neither within the margin of {margin} nor beyond it",
     }[outcome]
     return f"The {found} {how}: {ending}."

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.collecting.notes import machine
 from pbwn_repro.report.model import Report, Section, Verdict
 from pbwn_repro.report.verdicts.wording import digits
 from pbwn_repro.report.writing.forest import decided, plural
-from pbwn_repro.report.writing.price import ASSUMPTION, price
+from pbwn_repro.report.writing.missing import missing
+from pbwn_repro.report.writing.price import ASSUMPTION
+from pbwn_repro.report.writing.reading import CAUTIONS, RULES
 from pbwn_repro.report.writing.tables import best_settings, markdown
 
-READING = """\
+_INTRODUCTION = """\
 Every number below comes from run folders; `pbwn report` makes this page from them. A cell shows the mean ± the sample's
 standard deviation (runs), then the paper's number in italics. A verdict answers a claim of the paper with our runs at
 one scale:
-
-- **holds**: the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is named;
-- **does not hold**: it lies on the other side, or it contains zero with three runs or more on each side: no difference
-  was seen;
-- **not enough runs**: fewer than two runs on a side, or an interval too wide to tell.
-
-Intervals are Welch's unless a verdict names another. They are not corrected for the number of comparisons: of twenty
-true zeros, one is expected to look like a difference. The column 'paper' is the same interval from the paper's own
-means, spreads and seeds, where it gives them.
 """
+_PAPER = """\
+The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
 
 
 def whole(report: Report) -> str:
     """The report: all verdicts, then each section, then what was not run and what was left out."""
-    parts = ["# Results\n", READING, *(f"Made on {place}.\n" for place in hardware(report))]
+    parts = ["# Results\n", _INTRODUCTION]
+    parts += [*(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), "", f"{' '.join(CAUTIONS)} {_PAPER}\n"]
+    parts += [f"Made on {place}.\n" for place in hardware(report)]
     if any(section.verdicts for section in report.sections):
         parts += ["## The paper's claims\n", overview(report)]
     for section in report.sections:
@@ -72,30 +68,12 @@ def summary(report: Report) -> str:
 
 
 def not_run(report: Report) -> str:
-    """The artefacts without a finished run, and those of which runs are missing, with the command that makes them."""
-    lines = []
-    for name, artefact in ARTEFACTS.items():
-        found = [section for section in report.sections if section.artefact.name == name and _has_results(section)]
-        if not found:
-            lines.append(f"- {heading(name)}, {artefact.title}: `pbwn reproduce {name} --scale paper`{_price(name)}")
-        elif all(section.scale != "paper" for section in found):
-            lines.append(f"- {heading(name)} at paper scale: `pbwn reproduce {name} --scale paper`{_price(name)}")
-        for section in found:
-            if section.missing:
-                lines.append(f"- {heading(name)}, {section.missing} of the runs: `{command(section)}`")
+    """What is missing, a line each."""
+    lines = [
+        f"- {heading(line.artefact)}, {line.what}: `{line.command}`{f' ({line.price})' if line.price else ''}"
+        for line in missing(report)
+    ]
     return "\n".join([*lines, f"\n{ASSUMPTION}"]) if lines else "Nothing: every artefact has its runs."
-
-
-def _price(name: str) -> str:
-    return f" ({found})" if (found := price(name)) else ""
-
-
-def command(section: Section) -> str:
-    """The command that makes the runs of a section."""
-    if section.artefact.name not in ARTEFACTS:
-        return f"pbwn {section.artefact.name}"
-    only = "".join(f" --only {name}={value}" for name, value in section.variant.items())
-    return f"pbwn reproduce {section.artefact.name} --scale {section.scale}{only}"
 
 
 def heading(name: str) -> str:
@@ -161,10 +139,6 @@ def _interval(difference: float | None, low: float | None, high: float | None) -
     if low is None or high is None:
         return digits(difference)
     return f"{digits(difference)} [{digits(low)}, {digits(high)}]"
-
-
-def _has_results(section: Section) -> bool:
-    return bool(section.runs) or (section.measurement is not None)
 
 
 def hardware(report: Report) -> list[str]:

@@ -11,13 +11,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import pbwn
-from pbwn_repro.catalog import ARTEFACTS, SCALES
+from pbwn_repro.catalog import SCALES
 from pbwn_repro.report.drawing.figure import MINUS
 from pbwn_repro.report.drawing.inline import inline
 from pbwn_repro.report.drawing.palette import tones
 from pbwn_repro.report.model import Outcome, Report
 from pbwn_repro.report.writing.forest import decided, forest, plural
-from pbwn_repro.report.writing.markdown import command, heading
+from pbwn_repro.report.writing.markdown import heading
+from pbwn_repro.report.writing.missing import missing
+from pbwn_repro.report.writing.price import ASSUMPTION
+from pbwn_repro.report.writing.reading import CAUTIONS, RULES
 from pbwn_repro.report.writing.tables import texts
 from pbwn_repro.report.writing.views import finished, view
 
@@ -43,6 +46,9 @@ def page(report: Report) -> str:
             runs=len({run.path for section in report.sections for run in section.runs}),
             environments=environments(report),
             missing=missing(report),
+            assumption=ASSUMPTION,
+            rules=RULES,
+            cautions=CAUTIONS,
             left_out={relative(path, report.root): reason for path, reason in report.left_out.items()},
             root=report.root.name or "runs",
             tones=tones(),
@@ -53,9 +59,11 @@ def page(report: Report) -> str:
 
 
 def tallies(report: Report) -> dict[str, dict[str, int]]:
-    """How many claims came out how, by scale: what a scale says is not mixed with what another says."""
+    """How many claims came out how, by scale: what a scale says is not mixed with what another or a variant says."""
     found = {scale: Counter[str]() for scale in reversed(SCALES)}
     for section in finished(report):
+        if section.variant:
+            continue
         found[section.scale].update(claim.outcome for claim in decided(section))
     return {
         scale: {outcome: outcomes[outcome] for outcome in get_args(Outcome) if outcomes[outcome]}
@@ -73,21 +81,6 @@ def environments(report: Report) -> list[dict[str, Any]]:
         facts = {name: value for name, value in environment.items() if name not in ("code", "data")}
         found[tuple(sorted(_flat(facts).items()))] += 1
     return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
-
-
-def missing(report: Report) -> list[dict[str, Any]]:
-    """What the paper has and the report does not: whole artefacts, and runs of those that are there."""
-    shown = {section.artefact.name for section in report.sections}
-    lines = [
-        {"number": heading(section.artefact.name), "what": f"{section.missing} runs", "command": command(section)}
-        for section in report.sections
-        if section.missing
-    ]
-    for name, artefact in ARTEFACTS.items():
-        if name not in shown:
-            line = f"pbwn reproduce {name} --scale paper"
-            lines.append({"number": heading(name), "what": artefact.title, "command": line})
-    return lines
 
 
 def relative(path: Path, root: Path) -> str:
@@ -108,6 +101,7 @@ def _templates() -> Environment:
         "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         "inline": lambda drawing, narrow: inline(drawing, narrow=narrow),
         "forest": forest,
+        "heading": heading,
         "plural": plural,
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
         "signed": lambda value: f"{value:+.3g}".replace("-", MINUS),

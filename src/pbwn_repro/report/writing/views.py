@@ -11,8 +11,9 @@ from pbwn_repro.report.drawing.palette import own_stroke
 from pbwn_repro.report.drawing.surfaces import of_surfaces
 from pbwn_repro.report.model import Report, Section, Table
 from pbwn_repro.report.writing.forest import decided
-from pbwn_repro.report.writing.markdown import command, heading
-from pbwn_repro.report.writing.tables import chosen_text
+from pbwn_repro.report.writing.markdown import heading
+from pbwn_repro.report.writing.missing import command
+from pbwn_repro.report.writing.tables import best_settings
 
 Place = tuple[str, str]
 
@@ -61,7 +62,7 @@ def view(section: Section) -> dict[str, Any]:
         "inside": inside,
         "tones": {row: stroke.tone.name for row in rows if (stroke := own_stroke(row))},
         "best": best(section.table),
-        "chosen": chosen(section.table),
+        "chosen": best_settings(section.table) if section.table else [],
         "command": command(section),
         "has_paper": section.table is not None and any(cell.paper for cell in section.table.cells.values()),
         "run_columns": columns,
@@ -83,12 +84,6 @@ def best(table: Table | None) -> set[Place]:
         if len(means) > 1:
             found |= {place for place, mean in means.items() if mean == min(means.values())}
     return found
-
-
-def chosen(table: Table | None) -> dict[str, str]:
-    """What the search chose for each row, where there was one."""
-    cells = [table.cells[row, table.columns[0]] for row in table.rows] if table else []
-    return {cell.row: words for cell in cells if (words := chosen_text(cell.ours))}
 
 
 def run_table(section: Section) -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,51 @@
+"""What the paper has and a report does not, with the command that makes it and what that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pbwn_repro.catalog import ARTEFACTS, Scale
+from pbwn_repro.report.model import Report, Section
+from pbwn_repro.report.writing.price import price
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that was not run."""
+
+    artefact: str
+    what: str
+    command: str
+    price: str  # empty where nothing is trained
+
+
+def missing(report: Report) -> list[Missing]:
+    """Artefacts without a finished run, those that have none at paper scale, and those of which runs are missing."""
+    lines = []
+    for name, artefact in ARTEFACTS.items():
+        found = [section for section in report.sections if section.artefact.name == name and has_results(section)]
+        if all(section.scale != "paper" for section in found):
+            what = "at paper scale" if found else artefact.title
+            lines.append(Missing(name, what, _command(name, "paper"), price(name)))
+        for section in found:
+            if section.missing:
+                cost = price(name, section.scale, section.missing)
+                lines.append(Missing(name, f"{section.missing} of the runs", command(section), cost))
+    return lines
+
+
+def command(section: Section) -> str:
+    """The command that makes the runs of a section."""
+    if section.artefact.name not in ARTEFACTS:
+        return f"pbwn {section.artefact.name}"
+    only = "".join(f" --only {name}={value}" for name, value in section.variant.items())
+    return _command(section.artefact.name, section.scale) + only
+
+
+def has_results(section: Section) -> bool:
+    """Whether a run or the measurement is finished."""
+    return bool(section.runs) or section.measurement is not None
+
+
+def _command(name: str, scale: Scale) -> str:
+    return f"pbwn reproduce {name} --scale {scale}"
