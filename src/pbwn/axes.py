@@ -121,7 +121,8 @@ _KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _TRANSPOSED_CONVOLUTION),
     nn.MultiheadAttention: LayerAxes({"in_proj_weight": _ROWS, "[qkv]_proj_weight": _ROWS}),
-    nn.RNNBase: LayerAxes({"weight_[ih]h_l*": _ROWS, "weight_hr_l*": _ROWS}),
+    # Ends that keep out weight_hh_l0_g and its like: what hooks compute a recurrent layer's weight from.
+    nn.RNNBase: LayerAxes({"weight_[ih][hr]_l*[0-9]": _ROWS, "weight_[ih][hr]_l*_reverse": _ROWS}),
     nn.RNNCellBase: LayerAxes({"weight_[ih]h": _ROWS}),
     nn.Embedding: LayerAxes({"weight": _ROWS}),
     nn.EmbeddingBag: LayerAxes({"weight": _ROWS}),

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
+import pbwn.forking  # noqa: F401 - it has to watch for forks before a backend is loaded
 from pbwn import sharded, text
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint
@@ -136,3 +137,5 @@ def _load(backend: str) -> Any:
     except ImportError as error:
         extra = {"numba": "fast", "triton": "gpu"}[backend]
         return f"{backend} cannot be imported ({error}): pip install 'pbwn[{extra}]'"
+    except Exception as error:  # what numba meets when it is imported, such as a user's own file named coverage.py
+        return f"{backend} is installed and cannot be imported ({type(error).__name__}: {error})"

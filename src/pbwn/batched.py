@@ -15,8 +15,9 @@ from torch import Tensor
 from pbwn import backends, projection, sharded
 from pbwn.axes import Axes
 from pbwn.backends import Backend
-from pbwn.constraint import Constraint
+from pbwn.constraint import Constraint, UnitNorm
 from pbwn.selection import ConstrainedWeight
+from pbwn.validation import refuse_misfits, refuse_radii
 
 # How far rounding alone can take a row that was just projected, relative to its radius.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 8e-3}
@@ -33,10 +34,10 @@ class Batch:
         *,
         backend: Backend = "auto",
     ) -> None:
-        """`radii` holds, by the weight's name, a number per neuron where each neuron has a radius of its own."""
+        """`radii` holds, by the weight's name, a number per neuron; asked for where the radius is "initial"."""
         self._weights = weights
         self._constraint = constraint
-        self._radii = radii or {}
+        self._radii = radii if radii and constraint == UnitNorm(radius="initial") else {}
         self._backend: Backend = backend
         self._plan: _Plan | None = None
 
@@ -76,7 +77,7 @@ class Batch:
 
     def paths(self) -> list[str]:
         """The path that each weight takes, as `backends.paths` names them."""
-        return self._current_plan().paths
+        return backends.paths(self._weights, self._backend)
 
     def _radius(self, weight: ConstrainedWeight) -> Tensor | None:
         radii = self._radii.get(weight.name)
@@ -86,6 +87,8 @@ class Batch:
         """The plan of the last call, unless a weight was replaced, moved, restrided or cast since."""
         plan = self._plan
         if plan is None or not plan.fits():
+            refuse_misfits(self._constraint, self._weights)
+            refuse_radii(self._constraint, self._weights, self._radii)
             radii = [self._radius(weight) for weight in self._weights]
             with torch.inference_mode(False):  # the plan outlives the mode that it happens to be made in
                 plan = self._plan = _Plan(self._weights, radii, self._constraint, self._backend)
@@ -107,9 +110,9 @@ class _Plan:
         self._attributes = [weight.attribute for weight in weights]
         self._tensors = tensors
         self.spread = [weight for weight in weights if sharded.is_sharded(weight.tensor)]
-        self.paths = backends.paths(weights, backend)
+        paths = backends.paths(weights, backend)
         members: dict[tuple[str, Hashable], list[int]] = {}
-        for index, (tensor, path) in enumerate(zip(tensors, self.paths, strict=True)):
+        for index, (tensor, path) in enumerate(zip(tensors, paths, strict=True)):
             if path != "sharded":
                 members.setdefault((path, backends.share(tensor, path)), []).append(index)
         self.parts = [

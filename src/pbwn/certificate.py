@@ -23,7 +23,8 @@ class WeightReport:
     A row's index is a number, or a tuple where several axes index the neurons. Zero rows do not count for the
     deviation; `zero_rows_allowed` says whether the constraint permits those that there are. `between_projections`
     says that a step has moved the weight since its last projection, as an interval allows. `held` says whether an
-    optimizer still moves it: one that was replaced after attach is not the optimizer's any more.
+    optimizer still moves it: one that was replaced after attach is not the optimizer's any more. `in_model` says
+    whether its layer is still part of the model.
     """
 
     name: str
@@ -34,6 +35,7 @@ class WeightReport:
     zero_rows_allowed: bool
     between_projections: bool = False
     held: bool = True
+    in_model: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Certificate:
                 found.append(
                     f"{weight.name}: replaced after attach, and no optimizer holds it: make a new one, and rebind"
                 )
+            if not weight.in_model:
+                found.append(f"{weight.name}: its layer is no longer part of the model: call detach() and attach anew")
             if weight.deviation > weight.tolerance and not weight.between_projections:
                 found.append(
                     f"{weight.name}: off by {weight.deviation:.1e}, more than the {weight.tolerance:.0e} of rounding"
@@ -110,16 +114,19 @@ def certify(
     *,
     between_projections: Collection[str] = (),
     orphans: Collection[str] = (),
+    removed: Collection[str] = (),
 ) -> tuple[WeightReport, ...]:
     """Measure every weight in float64. Where weights are sharded, every process has to call this.
 
-    `between_projections` and `orphans` name the weights that are so.
+    `between_projections`, `orphans` and `removed` name the weights that are so: moved by a step since, held by no
+    optimizer, in a layer that the model has no longer.
     """
     return tuple(
         replace(
             _report(weight, constraint, radii.get(weight.name)),
             between_projections=weight.name in between_projections,
             held=weight.name not in orphans,
+            in_model=weight.name not in removed,
         )
         for weight in weights
     )

@@ -26,7 +26,7 @@ class UnitNorm:
 
     def __post_init__(self) -> None:
         if self.radius != "initial":
-            _check_length("radius", self.radius, '1.0, or "initial"')
+            object.__setattr__(self, "radius", _length("radius", self.radius, '1.0, or "initial"'))
 
     def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
         """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is "initial"."""
@@ -63,7 +63,7 @@ class MaxNorm:
     limit: float
 
     def __post_init__(self) -> None:
-        _check_length("limit", self.limit, "3.0")
+        object.__setattr__(self, "limit", _length("limit", self.limit, "3.0"))
 
     def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
         """What each neuron is multiplied by, 1 inside the ball and `limit / |w|` outside."""
@@ -81,6 +81,8 @@ class MaxNorm:
 Constraint: TypeAlias = UnitNorm | MaxNorm
 
 
-def _check_length(name: str, length: object, example: str) -> None:
+def _length(name: str, length: object, example: str) -> float:
+    """A length as Python's own float: it is compared with, and saved as, its text."""
     if isinstance(length, bool) or not isinstance(length, Real) or not 0 < float(length) < math.inf:
         raise ValueError(f"{name} is a positive number, such as {example}; found {length!r}")
+    return float(length)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pbwn import text
-from pbwn.naming import named_modules
+from pbwn.naming import named_modules, unwrap
 from pbwn.selection import Selection, select
 
 
@@ -116,7 +116,7 @@ def cost(
 
 def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, int]:
     """The FLOPs of a training step, by the name of the module; the model itself has the empty name."""
-    twin = copy.deepcopy(model).to("meta").eval()
+    twin = copy.deepcopy(unwrap(model)).to("meta").eval()
     counted: dict[str, int] = {}
     from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
 
@@ -128,7 +128,8 @@ def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) ->
     def leave(name: str) -> None:
         counted[name] += counter.get_total_flops()
 
-    for name, module, _ in named_modules(twin):
+    innermost = {name: module for name, module, _ in named_modules(twin)}  # of a wrapper and what it wraps
+    for name, module in innermost.items():
         module.register_forward_pre_hook(lambda *_, name=name: enter(name))
         module.register_forward_hook(lambda *_, name=name: leave(name))
     with counter, torch.no_grad():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
+from threading import RLock
 from typing import Any, Literal
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,10 +21,11 @@ from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.step_hooks import StepHooks
-from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits
+from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
+_attaching = RLock()  # held while that set is changed or looked through
 
 
 def attach(
@@ -100,7 +102,13 @@ def attach(
     _refuse_attached(selection.constrained)
     backends.paths(selection.constrained, backend)  # an error now rather than in the first step
     attached = NormProjection(
-        model, selection, constraint, every=every, gradient=gradient, optimizers=optimizers, backend=backend
+        model,
+        selection,
+        constraint,
+        every=None if every is None else int(every),
+        gradient=gradient,
+        optimizers=optimizers,
+        backend=backend,
     )
     if state is None:
         attached._begin(project=initial)
@@ -145,7 +153,6 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
-    refuse_misfits(constraint, selection.constrained)
     Batch(selection.constrained, constraint, backend="torch").project_()  # once: not worth compiling
     return selection
 
@@ -189,7 +196,9 @@ class NormProjection:
             copies = self.selection.counterparts(model)
             whole = self._whole_radii()
             shares = {copy.name: sharded.scatter(whole[copy.name], copy.tensor, copy.axes) for copy in copies if whole}
-            Batch(copies, self.constraint, shares, backend=self.backend).project_()
+            # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
+            backend: Backend = "torch" if self.backend == "torch" else "auto"
+            Batch(copies, self.constraint, shares, backend=backend).project_()
             return
         for driver in self._drivers:
             driver.batch.project_()
@@ -198,13 +207,17 @@ class NormProjection:
     def check(self) -> Certificate:
         """Measure every constrained weight, and look whether the hooks are in place."""
         sharded.reshard(self.model)
+        weights = self.selection.constrained
+        refuse_radii(self.constraint, weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
+        modules = set(self.model.modules())
         reports = certify(
-            self.selection.constrained,
+            weights,
             self.constraint,
             self._radii,
             between_projections={weight.name for driver in moved for weight in driver.weights},
             orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
+            removed={weight.name for weight in weights if weight.module not in modules},
         )
         return Certificate(reports, hooks_in_place=all(driver.is_hooked for driver in self._drivers))
 
@@ -253,21 +266,25 @@ class NormProjection:
         self.detach()
         self._fsdp_modules = sharded.fsdp_modules(self.model)
         for driver, one in zip(self._drivers, optimizers, strict=True):
-            driver.hooks = StepHooks(
+            hooks = StepHooks(
                 one,
                 on_step=partial(self._after_step, driver),
                 on_gradient=partial(self._before_step, driver) if self.gradient == "riemannian" else None,
                 exact=self.every is not None and self.every > 1,
             )
-        _attached.add(self)
+            driver.hooks = ref(hooks)
+        with _attaching:
+            _attached.add(self)
 
     def detach(self) -> None:
         """Take the hooks off the optimizers: steps no longer project. The weights stay as they are."""
         for driver in self._drivers:
-            if driver.hooks is not None:
-                driver.hooks.remove()
-                driver.hooks = None
-        _attached.discard(self)
+            hooks = driver.hooks()
+            if hooks is not None:
+                hooks.remove()
+            driver.hooks = _no_hooks
+        with _attaching:
+            _attached.discard(self)
 
     def __str__(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self.every, f"after every {self.every} steps")
@@ -279,7 +296,7 @@ class NormProjection:
         return f"<NormProjection of {count} weights, {self.constraint}, every={self.every}, gradient={self.gradient!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        bare = [replace(one, hooks=None, batch=Batch(one.weights, self.constraint)) for one in self._drivers]
+        bare = [replace(one, hooks=_no_hooks, batch=Batch(one.weights, self.constraint)) for one in self._drivers]
         return {**self.__dict__, "_drivers": bare}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -324,24 +341,34 @@ class NormProjection:
             driver.batch = Batch(driver.weights, self.constraint, self._radii, backend=self.backend)
 
 
+def _no_hooks() -> None:
+    """Stand for hooks that are not there; a function, so that it can be pickled."""
+
+
 @dataclass(eq=False)
 class _Driver:
-    """One optimizer's share: the weights that its steps move, its count of steps, and whether they are projected."""
+    """One optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
+
+    The optimizer holds the hooks, and they the projection. So this only refers to them: all of them go at once when the
+    user lets go of the optimizer.
+    """
 
     weights: tuple[ConstrainedWeight, ...]
     batch: Batch
-    hooks: StepHooks | None = None
+    hooks: Callable[[], StepHooks | None] = _no_hooks
     steps: int = 0
     projected: bool = False
 
     @property
     def is_hooked(self) -> bool:
         """Whether its optimizer tells of its steps."""
-        return self.hooks is not None and self.hooks.in_place
+        hooks = self.hooks()
+        return hooks is not None and hooks.in_place
 
     def orphans(self) -> list[ConstrainedWeight]:
         """The weights that its optimizer does not hold any more."""
-        optimizer = None if self.hooks is None else self.hooks.optimizer
+        hooks = self.hooks()
+        optimizer = None if hooks is None else hooks.optimizer
         held = self.weights if optimizer is None else _moved_by(optimizer, self.weights)
         return [weight for weight in self.weights if weight not in held]
 
@@ -353,11 +380,13 @@ def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tup
 
 def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:
     wanted = {id(weight.tensor) for weight in weights}
-    for other in _attached:
+    with _attaching:
+        others = list(_attached)
+    for other in others:
         if other is besides or not any(driver.is_hooked for driver in other._drivers):
             continue
         for weight in other.selection.constrained:
-            if id(weight.tensor) in wanted:
+            if id(weight.found) in wanted:  # another model's weight may be gone, which is not this model's trouble
                 raise ValueError(
                     f"weight {weight.name!r} has a projection attached already: call detach() on that one first"
                 )

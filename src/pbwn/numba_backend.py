@@ -2,15 +2,15 @@
 
 The region runs on the OpenMP threads of torch itself, as many as `torch.get_num_threads()` says: a pool of numba's own
 would compete with them for the cores. What is safe for torch's own operations is safe here: calls from several Python
-threads, processes that are spawned or come from a fork server. A process that was forked keeps to one thread, since an
-OpenMP pool does not survive a fork. So does a platform whose torch does not use an OpenMP library with GNU's entry.
+threads, processes that are spawned or come from a fork server. A process that was forked in another way keeps to one
+thread, since an OpenMP pool does not survive a fork. So does a platform whose torch does not use an OpenMP library with
+GNU's entry.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,6 +22,7 @@ from pbwn import numba_kernels as kernels
 from pbwn import numba_projection, numba_tangent
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
+from pbwn.forking import is_forked
 from pbwn.layout import RowLayout, row_layout
 from pbwn.numba_whereabouts import torch_library, whereabouts
 from pbwn.torch_backend import is_laid_out, tangent_gradient_
@@ -31,7 +32,6 @@ _TASK_BYTES = 32 * 1024  # about what a thread takes at a time; a task has one r
 _COLUMN_BYTES = 2 * 1024 * 1024  # columns are passed over in long lines, which memory likes better than short ones
 _SERIAL_BYTES = 64 * 1024  # less than this is done before a second thread would have started
 _PORTIONS = 4  # per thread: a thread that is held up leaves its last ones to the others
-_PROCESS = os.getpid()
 
 
 class CompiledWeights:
@@ -46,7 +46,7 @@ class CompiledWeights:
         self._tensors = list(tensors)
         self.fits = whereabouts(tensors)
         self._axes_and_radii = list(zip(axes, radii, strict=True))
-        self._dtype = tensors[0].dtype
+        self._dtype, self._device = tensors[0].dtype, tensors[0].device
         self._strides = [tensor.stride() for tensor in tensors]
         self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._pointers = array("q", [tensor.data_ptr() for tensor in tensors])
@@ -76,7 +76,7 @@ class CompiledWeights:
             gradient = tensor.grad
             if gradient is None:
                 pointers.append(0)
-            elif is_laid_out(gradient, stride, self._dtype):
+            elif is_laid_out(gradient, stride, self._dtype, self._device):
                 pointers.append(gradient.data_ptr())
                 written.append(gradient)
             else:
@@ -91,7 +91,7 @@ class CompiledWeights:
         threads, region = torch.get_num_threads(), _parallel_region()
         self._job[kernels.NEXT] = 0
         self._job[kernels.PORTION] = self._job[kernels.NUM_TASKS] // (threads * _PORTIONS) + 1
-        if threads == 1 or self._bytes < _SERIAL_BYTES or region is None or os.getpid() != _PROCESS:
+        if threads == 1 or self._bytes < _SERIAL_BYTES or region is None or is_forked():
             kernel(self._job[kernels.SELF])
         else:
             region(kernel, self._job[kernels.SELF], threads, 0)

@@ -79,13 +79,22 @@ def _held(model: nn.Module) -> nn.Module:
 
 
 def _last(model: nn.Module, *, frozen_too: bool) -> OutputLayer | None:
-    """The last layer in order of registration that learns; not the output projection inside an attention layer."""
-    last = None
+    """The last layer in order of registration that learns; not the output projection inside an attention layer.
+
+    An adaptive softmax is one layer, whatever it consists of.
+    """
+    last: tuple[str, nn.Module, str] | None = None
+    inside: set[nn.Module] = set()
     for name, module, parent in named_modules(model):
         learns = frozen_too or any(parameter.requires_grad for parameter in module.parameters())
-        if is_linear_or_convolution(module) and learns and not isinstance(parent, nn.MultiheadAttention):
-            last = name, module
+        if not learns or module in inside or isinstance(parent, nn.MultiheadAttention):
+            continue
+        if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):
+            last = name, module, "an adaptive softmax"
+            inside.update(module.modules())
+        elif is_linear_or_convolution(module):
+            last = name, module, "the last Linear or convolution"
     if last is None:
         return None
-    name, module = last
-    return OutputLayer(frozenset({module}), f"{name or 'the model itself'!r} (the last Linear or convolution)")
+    name, module, kind = last
+    return OutputLayer(frozenset(module.modules()), f"{name or 'the model itself'!r} ({kind})")

@@ -28,34 +28,40 @@ class Reason:
         return self.text
 
 
+_SCRIPTED = Reason("scripted modules are not supported", unknown=True)
+
+
 def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -> Axes | Reason:
     """The neuron axes of a parameter, or the reason that lies in itself to leave it alone."""
     known = layer_axes(named.module)
     if known is not None and known.find(named.module, named.attribute, "incoming") is not None:
         axes = known.find(named.module, named.attribute, direction)
-        return _obstacle(named.parameter, frozen_too=frozen_too) or _fitting(named, axes)
+        return _obstacle(named, frozen_too=frozen_too) or _fitting(named, axes)
     return _kind(named) or Reason(
         f"neuron axes unknown: pass axes={{{named.name!r}: ...}} or pbwn.register({type(named.module).__name__}, ...)",
         unknown=True,
     )
 
 
-def _obstacle(parameter: nn.Parameter, *, frozen_too: bool) -> Reason | None:
+def _obstacle(named: NamedParameter, *, frozen_too: bool) -> Reason | None:
     """Why a weight with known axes cannot be constrained as it is."""
+    parameter = named.parameter
     if parameter.ndim < 2:
         return Reason(f"{parameter.ndim}-d parameter")
     if parameter.numel() == 0:
         return Reason("empty")
     if not (parameter.requires_grad or frozen_too):
         return Reason("frozen")
-    return unsupported(parameter)
+    return unsupported(named)
 
 
-def unsupported(parameter: nn.Parameter) -> Reason | None:
-    """Say so where the dtype is none that rows can be normalised in."""
-    if parameter.dtype in SUPPORTED_DTYPES:
+def unsupported(named: NamedParameter) -> Reason | None:
+    """Say so where rows cannot be normalised in a weight's dtype, or the weight cannot be reached."""
+    if isinstance(named.module, torch.jit.ScriptModule):
+        return _SCRIPTED
+    if named.parameter.dtype in SUPPORTED_DTYPES:
         return None
-    return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
+    return Reason(f"dtype {str(named.parameter.dtype).removeprefix('torch.')} is not supported")
 
 
 def _fitting(named: NamedParameter, axes: Axes | None) -> Axes | Reason:
@@ -76,12 +82,15 @@ def _kind(named: NamedParameter) -> Reason | None:
         return Reason("bias")
     if named.parameter.ndim < 2:
         return Reason(f"{named.parameter.ndim}-d parameter")
+    if isinstance(named.module, torch.jit.ScriptModule):
+        return _SCRIPTED
     return None if named.parameter.requires_grad else Reason("frozen")
 
 
 def _is_recomputed(module: nn.Module, attribute: str) -> bool:
+    parameters = module._parameters.keys()  # a scripted module's cannot be iterated otherwise
     for suffix in _RECOMPUTED_SUFFIXES:
         original = attribute.removesuffix(suffix)
-        if original not in (attribute, *module._parameters) and isinstance(getattr(module, original, None), Tensor):
+        if original not in parameters and isinstance(getattr(module, original, None), Tensor):
             return True
     return False

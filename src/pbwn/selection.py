@@ -32,13 +32,18 @@ class ConstrainedWeight:
     @property
     def tensor(self) -> Tensor:
         """The parameter as it is now; sharding, `.to()` and loading may replace it at any time."""
-        parameter = self.module._parameters.get(self.attribute)
+        parameter = self.found
         if parameter is None:
             raise RuntimeError(
                 f"weight {self.name!r} is gone from its {self.layer}: it was removed or parametrized after attach. "
                 "Call detach() on the projection and attach anew."
             )
         return parameter
+
+    @property
+    def found(self) -> Tensor | None:
+        """The same, or None where it is gone."""
+        return self.module._parameters.get(self.attribute)
 
     @property
     def layer(self) -> str:
@@ -186,15 +191,16 @@ class _Selector:
         self._refuse_idle_patterns()
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
-        for tied in self.parameters:
-            verdict = self._verdict(tied)
+        verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
+        self._refuse_vain_includes(verdicts)
+        for tied, verdict in verdicts:
             name, module, attribute, parameter = tied[0]
             shape = tuple(parameter.shape)
             if isinstance(verdict, Axes):
-                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, _padding(tied)))
+                padding = _padding(tied) if verdict == Axes((0,)) else None
+                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding))
             else:
                 left_alone.append(LeftAlone(name, type(module).__name__, shape, verdict))
-        self._refuse_vain_includes(constrained, left_alone)
         unknown = [left for left in left_alone if left.reason.unknown]
         if strict and unknown:
             listed = "; ".join(f"{left.name} ({left.layer}, {_shape(left.shape)}): {left.reason}" for left in unknown)
@@ -202,7 +208,7 @@ class _Selector:
         return Selection(tuple(constrained), tuple(left_alone), self.output_layer.description)
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
-        """What becomes of a parameter, over all of its tied: what is left alone under one is left alone."""
+        """What becomes of a parameter under all of its names: what is left alone under one of them is left alone."""
         explicit = {self.axes[pattern]: pattern for pattern in self.axes if _any_name(tied, pattern)}
         if len(explicit) > 1:
             raise ValueError(f"weight {tied[0].name!r} is given conflicting axes: {', '.join(map(str, explicit))}")
@@ -221,7 +227,7 @@ class _Selector:
         return verdict
 
     def _asked_for(self, named: NamedParameter, axes: Axes) -> Axes:
-        misfit = axes.misfit(tuple(named.parameter.shape)) or unsupported(named.parameter)
+        misfit = axes.misfit(tuple(named.parameter.shape)) or unsupported(named)
         if misfit is None and not named.parameter.requires_grad and not self.constrain_frozen:
             misfit = "the weight is frozen (requires_grad=False)"
         if misfit is not None:
@@ -248,13 +254,11 @@ class _Selector:
             if not any(_any_name(tied, pattern) for tied in self.parameters):
                 raise ValueError(f"axes={{{pattern!r}: ...}} names no parameter: {suggestion(pattern, names)}")
 
-    def _refuse_vain_includes(self, constrained: list[ConstrainedWeight], left_alone: list[LeftAlone]) -> None:
+    def _refuse_vain_includes(self, verdicts: list[tuple[list[NamedParameter], Axes | Reason]]) -> None:
         for pattern in self.include:
-            if any(matches(pattern, weight.name) for weight in constrained):
-                continue
-            left = [left for left in left_alone if matches(pattern, left.name)]
-            if left and all(parameter.reason is not _NOT_TRAINED for parameter in left):
-                listed = "; ".join(f"{parameter.name}: {parameter.reason}" for parameter in left[:5])
+            matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
+            if not any(isinstance(verdict, Axes) or verdict is _NOT_TRAINED for _, verdict in matched):
+                listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
                 raise ValueError(f"include={pattern!r} matches nothing that can be constrained ({listed})")
 
 

@@ -94,6 +94,12 @@ class Shard:
             )
         return cls(part, Axes((0, *axes.neurons)), tuple(partners), blocks, axes.groups)
 
+    @property
+    def neuron_shape(self) -> tuple[int, ...]:
+        """The shape of a tensor that holds one number per neuron."""
+        shape = self.axes.neuron_shape(tuple(self.part.shape))
+        return shape if self.blocks is None else (self.num_blocks, *shape[1:])
+
     def norms(self) -> Tensor:
         """The part's contribution to the norm of each neuron."""
         norms = projection.row_norms(self.part, self.axes)
@@ -111,6 +117,11 @@ class Shard:
     def _per_block(self, values: Tensor) -> Tensor:
         assert self.blocks is not None
         return values.new_zeros(self.num_blocks, *values.shape[1:]).index_add_(0, self.blocks, values)
+
+
+def neuron_shape(weight: Tensor, axes: Axes) -> tuple[int, ...]:
+    """The shape of a number per neuron of a weight, or of those that this process's shard has a part of."""
+    return Shard.of(weight, axes).neuron_shape if is_sharded(weight) else axes.neuron_shape(tuple(weight.shape))
 
 
 def row_norms(shards: Sequence[Shard]) -> list[Tensor]:

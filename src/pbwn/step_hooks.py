@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -25,18 +26,16 @@ class StepHooks:
         self, optimizer: Optimizer, on_step: Callable[[], None], on_gradient: Callable[[], None] | None, exact: bool
     ) -> None:
         """`exact` allows to wait for the device in order to tell skipped steps."""
-        self._optimizer = weakref.ref(optimizer)  # its hooks hold this object: a strong reference would be a cycle
+        self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_step = on_step
         self._on_gradient = on_gradient
         self._exact = exact
-        self._outermost: FrameType | None = None
         self._depth = 0
         # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
-        self._hooks = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
-        self._handles: list[RemovableHandle] = [
-            optimizer.register_step_pre_hook(self._hooks[0]),
-            optimizer.register_step_post_hook(self._hooks[1]),
-        ]
+        self._handles: tuple[RemovableHandle, RemovableHandle] = (
+            optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
+            optimizer.register_step_post_hook(torch.compiler.disable(self._after)),
+        )
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -49,8 +48,8 @@ class StepHooks:
         optimizer = self.optimizer
         return (
             optimizer is not None
-            and self._hooks[0] in optimizer._optimizer_step_pre_hooks.values()
-            and self._hooks[1] in optimizer._optimizer_step_post_hooks.values()
+            and self._handles[0].id in optimizer._optimizer_step_pre_hooks
+            and self._handles[1].id in optimizer._optimizer_step_post_hooks
         )
 
     def remove(self) -> None:
@@ -59,9 +58,8 @@ class StepHooks:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # A step that raised has left its frame here; it is no longer on the stack.
-        if self._outermost is None or not _is_running(self._outermost):
-            self._outermost, self._depth = _calling_step(), 0
+        if self._depth > 0 and not _is_inside_step(optimizer):
+            self._depth = 0  # the last step raised
         self._depth += 1
         if self._on_gradient is None:
             return None
@@ -80,9 +78,9 @@ class StepHooks:
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth -= 1
-        if self._depth > 0 and _calling_step() is not self._outermost:
+        if self._depth > 0 and _is_inside_step(optimizer):  # if not, a step inside this one raised
             return
-        self._outermost, self._depth = None, 0
+        self._depth = 0
         if not self._was_skipped(optimizer):
             self._on_step()
 
@@ -106,19 +104,19 @@ class _Closure:
         return loss
 
 
-def _calling_step() -> FrameType | None:
-    """The call of an optimizer's step that has called the hook."""
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None and caller.f_globals.get("__name__") != Optimizer.__module__:
-        caller = caller.f_back
-    return caller
+def _is_inside_step(optimizer: Optimizer) -> bool:
+    """Whether the step that has called the hook is itself called by a step of the same optimizer.
+
+    That is seen on the stack, and no frame is kept: one would keep alive whatever its callers hold.
+    """
+    callers = islice(_steps_on_the_stack(), 1, None)
+    return any(frame.f_locals.get("self") is optimizer for frame in callers)
 
 
-def _is_running(frame: FrameType) -> bool:
-    """Whether a call is still on the stack of this thread."""
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None:
-        if caller is frame:
-            return True
-        caller = caller.f_back
-    return False
+def _steps_on_the_stack() -> Iterator[FrameType]:
+    """The calls of what torch wraps around each optimizer's step, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == Optimizer.__module__:
+            yield frame
+        frame = frame.f_back

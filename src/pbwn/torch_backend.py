@@ -63,7 +63,7 @@ class TorchWeights:
         gradients = []
         for (tensor, axes, radii), stride in zip(self._weights, self._strides, strict=True):
             gradient = tensor.grad
-            if gradient is None or not is_laid_out(gradient, stride, self._dtype):
+            if gradient is None or not is_laid_out(gradient, stride, self._dtype, tensor.device):
                 tangent_gradient_(tensor, axes, radii)
                 gradient = None
             gradients.append(gradient)
@@ -242,13 +242,13 @@ def norm_dtype(weight: Tensor) -> torch.dtype:
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
-def is_laid_out(gradient: Tensor, stride: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Whether a gradient lies in the CPU's memory with these strides and this dtype."""
+def is_laid_out(gradient: Tensor, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a gradient lies in the memory of this device with these strides and this dtype."""
     return (
         gradient.layout is torch.strided
         and gradient.stride() == stride
         and gradient.dtype == dtype
-        and gradient.device.type == "cpu"
+        and gradient.device == device
     )
 
 

@@ -21,7 +21,7 @@ from pbwn import triton_kernels as kernels
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts, row_layout
-from pbwn.torch_backend import tangent_gradient_
+from pbwn.torch_backend import is_laid_out, tangent_gradient_
 
 # The type that a kernel reads; a bfloat16 is read as the 16 bits that it is.
 DTYPES = {
@@ -70,7 +70,7 @@ class LaunchedWeights:
         pointers, written = [], []
         for tensor, axes, radii in self._weights:
             gradient = tensor.grad
-            if gradient is not None and _is_laid_out_like(gradient, tensor):
+            if gradient is not None and is_laid_out(gradient, tensor.stride(), self._dtype, self._device):
                 pointers.append(gradient.data_ptr())
                 written.append(gradient)
             else:
@@ -115,12 +115,3 @@ def _row(tensor: Tensor, axes: Axes, first_neuron: int) -> list[int]:
     assert layout is not None, obstacle(tensor, axes)
     (_, outer_stride), (count, stride) = layout.neurons
     return [first_neuron, tensor.data_ptr(), count, outer_stride, stride, *layout.fan_in[0], *layout.fan_in[1]]
-
-
-def _is_laid_out_like(gradient: Tensor, weight: Tensor) -> bool:
-    return (
-        gradient.layout is torch.strided
-        and gradient.stride() == weight.stride()
-        and gradient.dtype == weight.dtype
-        and gradient.device == weight.device
-    )

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 # The places of a weight in the table; neurons and weights have two levels each, as in `layout`.
-FIRST_NEURON, POINTER, COUNT, OUTER_STRIDE, STRIDE, BLOCKS, BLOCK_STRIDE, INNER, INNER_STRIDE, ROW_SIZE = range(10)
-_ROW = tl.constexpr(ROW_SIZE)
+FIRST_NEURON, POINTER, COUNT, OUTER_STRIDE, STRIDE = map(tl.constexpr, range(5))
+BLOCKS, BLOCK_STRIDE, INNER, INNER_STRIDE, ROW_SIZE = map(tl.constexpr, range(5, 10))
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def _find(table, num_weights, neuron):
     high = num_weights - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if tl.load(table + middle * _ROW) <= neuron:
+        if tl.load(table + middle * ROW_SIZE + FIRST_NEURON) <= neuron:
             low = middle
         else:
             high = middle - 1
@@ -34,15 +34,15 @@ def _find(table, num_weights, neuron):
 @triton.jit
 def _offsets(row, index):
     """Where the numbers of a neuron lie, counted from its first one."""
-    block_stride, inner, inner_stride = tl.load(row + 6), tl.load(row + 7), tl.load(row + 8)
-    return (index // inner) * block_stride + (index % inner) * inner_stride
+    inner = tl.load(row + INNER)
+    return (index // inner) * tl.load(row + BLOCK_STRIDE) + (index % inner) * tl.load(row + INNER_STRIDE)
 
 
 @triton.jit
 def _start(row, neuron):
     """Where the first number of a neuron lies, counted from the weight's first one."""
-    position, count = neuron - tl.load(row), tl.load(row + 2)
-    return (position // count) * tl.load(row + 3) + (position % count) * tl.load(row + 4)
+    position, count = neuron - tl.load(row + FIRST_NEURON), tl.load(row + COUNT)
+    return (position // count) * tl.load(row + OUTER_STRIDE) + (position % count) * tl.load(row + STRIDE)
 
 
 @triton.jit
@@ -96,9 +96,9 @@ def project_kernel(
 ):
     """Project one neuron: equation (10)."""
     neuron = tl.program_id(0).to(tl.int64)
-    row = table + _find(table, num_weights, neuron) * _ROW
-    pointer = tl.load(row + 1).to(tl.pointer_type(stored_type)) + _start(row, neuron)
-    size = tl.load(row + 5) * tl.load(row + 7)
+    row = table + _find(table, num_weights, neuron) * ROW_SIZE
+    pointer = tl.load(row + POINTER).to(tl.pointer_type(stored_type)) + _start(row, neuron)
+    size = tl.load(row + BLOCKS) * tl.load(row + INNER)
     total = tl.zeros((block,), tl.float64)
     for first in range(0, size, block):
         index = first + tl.arange(0, block).to(tl.int64)
@@ -134,16 +134,16 @@ def tangent_kernel(
     """Make the gradient of one neuron tangent: equation (7). A weight without a gradient has the address 0."""
     neuron = tl.program_id(0).to(tl.int64)
     weight = _find(table, num_weights, neuron)
-    row = table + weight * _ROW
+    row = table + weight * ROW_SIZE
     start = _start(row, neuron)
-    pointer = tl.load(row + 1).to(tl.pointer_type(stored_type)) + start
+    pointer = tl.load(row + POINTER).to(tl.pointer_type(stored_type)) + start
     address = tl.load(gradients + weight)
     slope = address.to(tl.pointer_type(stored_type)) + start
     bound = address != 0
     if own_radii:
         bound = bound & (tl.load(radii + neuron) > 0.0)
     if bound:
-        size = tl.load(row + 5) * tl.load(row + 7)
+        size = tl.load(row + BLOCKS) * tl.load(row + INNER)
         total = tl.zeros((block,), tl.float64)
         dot = tl.zeros((block,), tl.float64)
         for first in range(0, size, block):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from torch import Tensor
 from torch.optim import Optimizer
 
+from pbwn import sharded
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.selection import ConstrainedWeight
 
@@ -29,15 +31,32 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 def _unwrapped(optimizer: Any) -> Optimizer:
     """The torch optimizer inside: Accelerate, Lightning and DeepSpeed all keep it in an attribute `optimizer`."""
     inner, seen = optimizer, []
-    # A wrapper may pass on what it is asked for: only an optimizer that owns its hooks calls them.
-    while "_optimizer_step_post_hooks" not in getattr(inner, "__dict__", {}):
+    while not _fires_hooks(inner):
         seen.append(inner)
-        inner = getattr(inner, "optimizer", None)
+        hooks, inner = _own_hooks(inner), getattr(inner, "optimizer", None)
+        # Hooks of its own that it never calls: a step of its own too, which would come after that of the one inside.
+        if hooks is not None and hooks is not _own_hooks(inner):
+            raise TypeError(
+                f"{type(seen[-1]).__name__} never calls its step hooks, so nothing would be projected: attach to the "
+                "optimizer inside if that takes the last step; if not, attach to it with every=None, and call "
+                "projection.project() after each step"
+            )
         if inner is None or any(inner is other for other in seen):
             raise TypeError(
                 f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer that it is built on"
             )
     return cast(Optimizer, inner)
+
+
+def _fires_hooks(optimizer: object) -> bool:
+    """Whether it has hooks, and a step that `Optimizer.__init__` has made to call them."""
+    step = getattr(type(optimizer), "step", None)
+    return _own_hooks(optimizer) is not None and getattr(step, "hooked", False)
+
+
+def _own_hooks(optimizer: object) -> Any:
+    """The hooks that it holds itself: a wrapper may hand on what it is asked for."""
+    return getattr(optimizer, "__dict__", {}).get("_optimizer_step_post_hooks")
 
 
 def check_constraint(constraint: object) -> None:
@@ -54,6 +73,20 @@ def refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight])
         misfit = constraint.misfit(weight.tensor.dtype)
         if misfit is not None:
             raise ValueError(f"weight {weight.name!r}: {misfit}")
+
+
+def refuse_radii(constraint: Constraint, weights: Iterable[ConstrainedWeight], radii: Mapping[str, Tensor]) -> None:
+    """Refuse weights whose neurons are no longer those that the initial radii were measured of."""
+    if constraint != UnitNorm(radius="initial"):
+        return
+    for weight in weights:
+        neurons, own = sharded.neuron_shape(weight.tensor, weight.axes), radii.get(weight.name)
+        measured = None if own is None else tuple(own.shape)
+        if measured != neurons:
+            raise RuntimeError(
+                f"weight {weight.name!r} has neurons of shape {neurons}, and initial radii of shape {measured}: it was "
+                "cut, grown or sharded after attach. Call detach() on the projection and attach anew."
+            )
 
 
 def check_state(
@@ -78,9 +111,12 @@ def check_state(
     if differing:
         raise ValueError(
             f"the state is of other weights than this projection (differing: {', '.join(sorted(differing)[:5])}): "
-            "attach with the same include, skip, axes and output_layer as in the run that saved it"
+            "attach with the same include, skip, axes and output_layer as in the run that saved it, and with the same "
+            "weights frozen (requires_grad=False); freeze after attach what was frozen after it there"
         )
     for weight in weights:
         radii = state["radii"].get(weight.name)
+        if radii is None and constraint == UnitNorm(radius="initial"):
+            raise ValueError(f"the state has no radii for {weight.name}: attach without state= to begin anew")
         if radii is not None and tuple(radii.shape) != weight.axes.neuron_shape(weight.shape):
             raise ValueError(f"the state has radii of shape {tuple(radii.shape)} for {weight.name}, {weight.shape}")

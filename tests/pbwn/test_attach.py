@@ -3,7 +3,10 @@
 import copy
 import gc
 import pickle
+import sys
+import threading
 import weakref
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -353,6 +356,91 @@ def test_a_wrapper_without_hooks_is_unwrapped():
     pbwn.attach(model, Wrapper(optimizer))
     step(model, optimizer)
     assert on_sphere(model)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Moves on from where the optimizer inside has gone; its own hooks are there and never called, as in libraries."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+        self._optimizer_step_pre_hooks = OrderedDict()
+        self._optimizer_step_post_hooks = OrderedDict()
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.mul_(0.5)
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+
+def test_an_optimizer_that_never_calls_its_hooks_is_refused_and_the_advice_works():
+    model, optimizer = make()
+    lookahead = Lookahead(optimizer)
+    with pytest.raises(TypeError, match=r"Lookahead never calls its step hooks.*every=None.*project\(\)"):
+        pbwn.attach(model, lookahead, initial=False)
+    with pytest.raises(TypeError, match="Lookahead never calls its step hooks"):
+        pbwn.attach(model, Wrapper(lookahead))
+    projection = pbwn.attach(model, lookahead.optimizer, every=None)
+    step(model, lookahead)
+    projection.project()
+    assert on_sphere(model)
+    assert projection.check().ok
+
+
+class Sharing(Lookahead):
+    """A wrapper that has taken over the hooks of the optimizer inside, which calls them, as Fabric's did."""
+
+    def __init__(self, optimizer):
+        self.__dict__ = {**optimizer.__dict__, "optimizer": optimizer}
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+
+def test_a_wrapper_that_shares_the_hooks_of_the_optimizer_inside_is_unwrapped():
+    model, optimizer = make()
+    pbwn.attach(model, Sharing(optimizer))
+    step(model, Sharing(optimizer))
+    assert on_sphere(model)
+
+
+class SAM(torch.optim.Optimizer):
+    """Sharpness-aware minimisation in two steps, as it is usually written."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+        self.base_optimizer = torch.optim.SGD(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        self.kept = [parameter.clone() for parameter in self.param_groups[0]["params"]]
+        for parameter in self.param_groups[0]["params"]:
+            parameter.add_(parameter.grad)
+
+    @torch.no_grad()
+    def second_step(self):
+        for parameter, kept in zip(self.param_groups[0]["params"], self.kept, strict=True):
+            parameter.copy_(kept)
+        self.base_optimizer.step()
+
+
+def test_sam_is_followed_through_its_base_optimizer():
+    model, optimizer = make(SAM)
+    projection = pbwn.attach(model, optimizer.base_optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.first_step()
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.second_step()
+        assert on_sphere(model)
+    assert projection.state_dict()["steps"] == [2]
 
 
 @pytest.mark.parametrize(
@@ -720,3 +808,92 @@ def test_weights_of_an_earlier_dtype_are_let_go():
     projection.project()
     gc.collect()
     assert storage() is None
+
+
+def test_a_broken_model_is_no_trouble_for_another():
+    model, optimizer = make()
+    pbwn.attach(model, optimizer)
+    nn.utils.parametrizations.spectral_norm(model[0])
+    other, its = make()
+    assert pbwn.attach(other, its).check().ok
+
+
+def test_models_can_be_attached_in_several_threads():
+    kept, errors = [], []
+
+    def attach_many():
+        try:
+            for _ in range(40):
+                model, optimizer = make()
+                kept.append((optimizer, pbwn.attach(model, optimizer, backend="torch")))
+        except Exception as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=attach_many) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert len(kept) == 160
+
+
+class Failing(torch.optim.SGD):
+    def step(self, closure=None):
+        raise RuntimeError("out of memory")
+
+
+def test_a_step_that_raised_keeps_nothing_of_its_callers():
+    model, optimizer = make(Failing)
+    projection = pbwn.attach(model, optimizer)
+    kept = []
+
+    def train():
+        batch = torch.randn(4, 6)
+        kept.append(weakref.ref(batch))
+        optimizer.step()
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train()
+    gc.collect()
+    assert kept[0]() is None
+    assert projection.check().hooks_in_place
+
+
+@pytest.fixture
+def _no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+@pytest.mark.parametrize("gradient", ["ordinary", "riemannian"])
+@pytest.mark.parametrize("detached", [False, True])
+def test_all_is_freed_with_the_last_reference_without_a_garbage_collection(detached, gradient):
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, gradient=gradient)
+    step(model, optimizer)
+    if detached:
+        projection.detach()
+    kept = [weakref.ref(one) for one in (model, optimizer, projection, model[0].weight)]
+    del model, optimizer, projection
+    assert [one() for one in kept] == [None] * 4
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+def test_a_projection_that_nobody_keeps_lives_with_the_optimizer():
+    model, optimizer = make()
+    projection = weakref.ref(pbwn.attach(model, optimizer, every=2))
+    for expected in (False, True):
+        step(model, optimizer)
+        assert on_sphere(model) is expected
+    assert projection().check().ok
+    projection().detach()
+    assert projection() is None

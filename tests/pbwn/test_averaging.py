@@ -81,3 +81,24 @@ def test_statistics_are_estimated_after_the_projection():
     update_bn(loader(), wrong)
     projection.project(wrong)
     assert largest_error_of_statistics(wrong) > 1e-4
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "numba"])
+def test_a_copy_in_half_precision_is_projected_whatever_the_backend_of_the_model(backend):
+    model = build()
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), backend=backend)
+    half = copy.deepcopy(model).half()
+    with torch.no_grad():
+        half[0].weight.mul_(3)
+    projection.project(half)
+    torch.testing.assert_close(half[0].weight.float().norm(dim=1), torch.ones(8), rtol=0, atol=2e-3)
+
+
+def test_a_copy_that_cannot_hold_the_radius_is_refused_and_left_as_it_is():
+    model = build()
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), constraint=pbwn.UnitNorm(1e5))
+    half = build().half()
+    before = half[0].weight.detach().clone()
+    with pytest.raises(ValueError, match=r"weight '0\.weight': radius 100000.0 is beyond what float16 can hold"):
+        projection.project(half)
+    assert torch.equal(half[0].weight, before)

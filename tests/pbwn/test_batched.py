@@ -372,3 +372,46 @@ def test_a_projection_attached_by_name_of_its_backend_trains_on_the_sphere(backe
         optimizer.step()
     assert projection.check().ok
     assert f"backend {backend}\n" in str(projection)
+
+
+def two_with_radii():
+    entries = [constrained(torch.randn(4, 5), Axes((0,)), name) for name in ("first", "second")]
+    return entries, {entry.name: row_norms(entry.tensor, entry.axes) for entry in entries}
+
+
+@pytest.mark.parametrize("operation", ["project_", "tangent_"])
+@pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
+@pytest.mark.parametrize("rows", [3, 4000])
+def test_a_weight_whose_neurons_are_not_those_of_its_radii_is_refused_by_name(rows, backend, operation):
+    entries, radii = two_with_radii()
+    batch = Batch(entries, pbwn.UnitNorm("initial"), radii, backend=backend)
+    entries[0].tensor.data = torch.randn(rows, 5)
+    for entry in entries:
+        entry.tensor.grad = torch.ones_like(entry.tensor)
+    before = entries[1].tensor.detach().clone()
+    with pytest.raises(RuntimeError, match=rf"weight 'first' has neurons of shape \({rows},\).*\(4,\).*attach anew"):
+        getattr(batch, operation)()
+    assert torch.equal(entries[1].tensor, before)
+    assert torch.equal(entries[1].tensor.grad, torch.ones(4, 5))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_radii_that_one_weight_lacks_are_not_taken_from_another(backend):
+    entries, radii = two_with_radii()
+    del radii["first"]
+    with pytest.raises(RuntimeError, match=r"weight 'first' has neurons of shape .* radii of shape None"):
+        Batch(entries, pbwn.UnitNorm("initial"), radii, backend=backend).project_()
+    Batch(entries, UNIT, radii, backend=backend).project_()  # a fixed radius asks for none
+    for entry in entries:
+        torch.testing.assert_close(entry.tensor.norm(dim=1), torch.ones(4))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weight_cast_to_a_dtype_that_cannot_hold_the_radius_is_refused(backend):
+    entry = constrained(torch.randn(4, 5), Axes((0,)))
+    batch = Batch([entry], pbwn.UnitNorm(1e5), backend=backend)
+    batch.project_()
+    entry.tensor.data = torch.randn(4, 5).half()
+    with pytest.raises(ValueError, match=r"weight 'weight': radius 100000\.0 is beyond what float16 can hold"):
+        batch.project_()
+    assert entry.tensor.isfinite().all()

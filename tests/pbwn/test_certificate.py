@@ -134,3 +134,35 @@ def test_the_padding_row_of_a_tied_embedding_is_found_under_its_other_name(attac
     model = nn.ModuleDict({"decoder": nn.Linear(4, 5), "embedding": nn.Embedding(5, 4, padding_idx=0)})
     model["decoder"].weight = model["embedding"].weight
     assert attach(model, include=["embedding"]).check().ok
+
+
+@pytest.mark.parametrize("padding", [1, 50])
+def test_a_padding_row_excuses_no_column(attach, padding):
+    model = nn.Sequential(nn.Embedding(100, 8, padding_idx=padding), nn.Linear(8, 2))
+    projection = attach(model, axes={"0.weight": (1,)})
+    assert projection.check().ok
+    with torch.no_grad():
+        model[0].weight[:, 1] *= 2
+    assert not projection.check().ok
+
+
+def test_a_layer_that_was_replaced_in_the_model_is_named(attach, model):
+    projection = attach(model)
+    model[1] = nn.Linear(6, 6)
+    certificate = projection.check()
+    assert not certificate.ok
+    assert "- 1.weight: its layer is no longer part of the model: call detach() and attach anew" in str(certificate)
+    assert "0.weight" not in str(certificate)
+
+
+def test_a_layer_that_was_wrapped_in_the_model_is_still_part_of_it(attach, model):
+    projection = attach(model)
+    model[1] = nn.Sequential(nn.Identity(), model[1])
+    assert projection.check().ok
+
+
+def test_neurons_that_have_no_radius_are_named_and_not_measured(attach, model):
+    projection = attach(model, constraint=pbwn.UnitNorm("initial"))
+    model[1].weight.data = torch.randn(7, 6)
+    with pytest.raises(RuntimeError, match=r"weight '1\.weight' has neurons of shape \(7,\).*\(6,\)"):
+        projection.check()

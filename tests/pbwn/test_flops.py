@@ -88,3 +88,30 @@ def test_the_table_ends_with_the_share_of_the_step():
 def test_counts_start_at_one(wrong):
     with pytest.raises(ValueError, match="whole number from 1 up"):
         pbwn.cost(nn.Linear(3, 3), (3,), **wrong)
+
+
+class Checkpointed(nn.Module):
+    """A wrapper within a model, whose name is not counted."""
+
+    def __init__(self, module):
+        super().__init__()
+        self._checkpoint_wrapped_module = module
+
+    def forward(self, x):
+        return self._checkpoint_wrapped_module(x)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        torch.optim.swa_utils.AveragedModel,
+        torch.compile,
+        lambda model: nn.DataParallel(torch.compile(model)),
+        lambda model: nn.Sequential(Checkpointed(model[0]), *model[1:]),
+    ],
+    ids=["data parallel", "averaged", "compiled", "data parallel of compiled", "inside"],
+)
+def test_a_wrapped_model_costs_what_it_costs_without(wrap):
+    model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
+    assert pbwn.cost(wrap(model), (100,)) == pbwn.cost(model, (100,))

@@ -5,6 +5,7 @@ import os
 import lightning.pytorch as lightning
 import pytest
 import torch
+from lightning.fabric import Fabric
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -233,6 +234,17 @@ def test_several_callbacks_share_a_model_by_their_names(tmp_path):
 def test_a_wrong_argument_is_noticed_before_training(options, error, words):
     with pytest.raises(error, match=words):
         ProjectionCallback(**options)
+
+
+def test_an_optimizer_that_fabric_has_wrapped_is_followed():
+    fabric = Fabric(accelerator="cpu", devices=1)
+    network = Module().network
+    model, optimizer = fabric.setup(network, torch.optim.SGD(network.parameters(), lr=0.1))
+    projection = pbwn.attach(model, optimizer)
+    fabric.backward(model(torch.randn(4, 6)).square().sum())
+    optimizer.step()
+    assert projection.state_dict()["steps"] == [1]
+    assert projection.check().ok
 
 
 def fit_in_two_processes():

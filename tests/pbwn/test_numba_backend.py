@@ -9,7 +9,7 @@ from torch import nn
 
 import pbwn
 from drawing import constrained
-from pbwn import Axes, numba_backend, numba_kernels, numba_projection, numba_whereabouts
+from pbwn import Axes, forking, numba_backend, numba_kernels, numba_projection, numba_whereabouts
 from pbwn.batched import Batch
 
 UNIT = pbwn.UnitNorm()
@@ -108,7 +108,7 @@ def test_forked_spawned_and_served_processes_project_too(tmp_path):
 def test_a_process_that_was_forked_keeps_to_one_thread(monkeypatch):
     torch.set_num_threads(2)
     try:
-        monkeypatch.setattr(numba_backend, "_PROCESS", -1)
+        monkeypatch.setattr(forking, "_is_forked", True)
         monkeypatch.setattr(numba_backend, "_parallel_region", lambda: pytest.fail)
         Batch(network(), UNIT, backend="numba").project_()
     finally:
@@ -240,3 +240,59 @@ def test_one_call_and_one_region_serve_all_weights_of_a_dtype(monkeypatch):
     monkeypatch.setattr(numba_backend, "_kernel", lambda operation, dtype: lambda job: calls.append((operation, dtype)))
     Batch(network(), UNIT, backend="numba").project_()
     assert calls == [("project", torch.float32)]
+
+
+FORK = """
+import os, signal, sys, torch
+from torch import nn
+import pbwn
+
+torch.set_num_threads(2)
+torch.randn(2000, 2000).mul_(2)  # starts the threads that a child will not have
+child = os.fork()
+if not child:
+    signal.alarm(60)  # ends it where it waits for them
+    model = nn.Sequential(*(nn.Linear(100, 100) for _ in range(30)))
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), backend="numba")
+    projection.project()
+    os._exit(0)
+assert "pbwn.numba_backend" not in sys.modules
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_process_that_is_the_first_to_load_numba_does_not_wait_for_lost_threads():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=200)
+    assert done.stdout == "0\n", done.stderr
+
+
+SERVED = """
+import multiprocessing
+from pbwn import forking
+
+if __name__ == "__main__":
+    for method in ("forkserver", "spawn", "fork"):
+        context = multiprocessing.get_context(method)
+        context.set_forkserver_preload(["pbwn"])
+        with context.Pool(1) as pool:
+            print(method, pool.apply(forking.is_forked))
+"""
+
+
+def test_a_process_from_a_fork_server_keeps_its_threads(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(SERVED)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=200)
+    assert done.stdout == "forkserver False\nspawn False\nfork True\n", done.stderr
+
+
+def test_a_numba_that_breaks_when_imported_is_passed_over_and_its_reason_told(tmp_path):
+    (tmp_path / "numba.py").write_text("raise AttributeError('module coverage has no attribute types')")
+    program = WITHOUT_NUMBA.replace('sys.modules["numba"] = None', f"sys.path.insert(0, {str(tmp_path)!r})")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    refused, printed = done.stdout.splitlines()
+    assert refused == (
+        'backend="numba": numba is installed and cannot be imported '
+        "(AttributeError: module coverage has no attribute types)"
+    )
+    assert printed.endswith("backend torch")

@@ -190,6 +190,16 @@ def an_unsharded_copy_of_a_sharded_model_is_projected_to_the_same_radii():
     torch.testing.assert_close(average.hidden.weight.detach().norm(dim=1), norms)
 
 
+def initial_radii_of_a_model_that_is_sharded_later_are_refused_by_name():
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius="initial"))
+    fully_shard(model)
+    for act in (projection.project, projection.check):
+        with pytest.raises(RuntimeError, match=r"weight 'first\.weight' has neurons of shape .*sharded after attach"):
+            act()
+
+
 def tensor_parallel_weights_are_projected_with_no_more_than_one_exchange():
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(3)
@@ -261,6 +271,7 @@ def any_sharding_projects_like_the_whole_weight():
         fsdp_projects_after_an_evaluation,
         fsdp_projects_a_step_that_finds_gathered_weights,
         an_unsharded_copy_of_a_sharded_model_is_projected_to_the_same_radii,
+        initial_radii_of_a_model_that_is_sharded_later_are_refused_by_name,
         dead_rows_are_named_by_their_index_in_the_whole_weight,
         tensor_parallel_weights_are_projected_with_no_more_than_one_exchange,
     ],

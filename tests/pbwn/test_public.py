@@ -27,7 +27,9 @@ LAYERS = [
     "output_layer",
     "selection",
     "flops",
+    "validation",
     "layout",
+    "forking",
     "torch_backend",
     "numba_kernels",
     "numba_projection",
@@ -40,7 +42,6 @@ LAYERS = [
     "batched",
     "step_hooks",
     "certificate",
-    "validation",
     "norm_projection",
 ]
 # On top of the library, beside each other; nothing in it imports them.

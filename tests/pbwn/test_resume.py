@@ -1,7 +1,9 @@
 """Every optimizer of torch.optim trains on the sphere, and a resumed run equals an uninterrupted one bit for bit."""
 
 import io
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -157,3 +159,55 @@ def test_the_state_of_another_run_is_refused(change, words):
     run.attach()
     with pytest.raises(ValueError, match=words):
         run.projection.load_state_dict({**run.projection.state_dict(), **change})
+
+
+@pytest.mark.parametrize(
+    ("constraint", "same"),
+    [
+        (pbwn.MaxNorm(3), pbwn.MaxNorm(3.0)),
+        (pbwn.UnitNorm(np.float64(2)), pbwn.UnitNorm(2)),
+        (pbwn.UnitNorm(np.float32(0.5)), pbwn.UnitNorm(Fraction(1, 2))),
+    ],
+    ids=str,
+)
+def test_a_length_is_the_same_number_however_it_is_written(constraint, same):
+    assert constraint == same
+    run = Run(torch.optim.SGD, constraint=constraint)
+    run.attach()
+    assert "np." not in run.projection.state_dict()["constraint"]
+    again = Run(torch.optim.SGD, constraint=same)
+    again.load(run.save(), attach_first=False)
+    again.train(range(EVERY))
+    assert again.projection.check().ok
+
+
+def test_an_interval_of_numpys_can_be_saved_and_loaded_safely():
+    run = Run(torch.optim.SGD, every=np.int64(2))
+    run.attach()
+    run.train(range(3))
+    again = Run(torch.optim.SGD, every=2)
+    again.load(run.save(), attach_first=False)
+    assert again.projection.state_dict() == run.projection.state_dict()
+
+
+def test_weights_that_are_frozen_only_where_a_run_resumes_are_named_as_the_cause():
+    run = Run(torch.optim.SGD)
+    run.attach()
+    again = Run(torch.optim.SGD)
+    again.model.hidden[0].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"differing: hidden\.0\.weight.*same weights frozen \(requires_grad=False\)"):
+        again.load(run.save(), attach_first=False)
+    again.model.hidden[0].weight.requires_grad_(True)
+    again.load(run.save(), attach_first=False)
+    again.model.hidden[0].weight.requires_grad_(False)  # as advised: after attach
+    again.train(range(3))
+    assert again.projection.check().ok
+
+
+def test_a_state_without_the_radii_of_a_weight_is_refused():
+    run = Run(torch.optim.SGD, constraint=pbwn.UnitNorm("initial"))
+    run.attach()
+    state = run.projection.state_dict()
+    del state["radii"]["hidden.2.weight"]
+    with pytest.raises(ValueError, match=r"no radii for hidden\.2\.weight"):
+        run.projection.load_state_dict(state)

@@ -381,3 +381,54 @@ def test_the_reasons_of_a_module_are_told_once():
     model = nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 4, proj_size=2), nn.Linear(3, 3))
     printed = str(pbwn.select(model, direction="outgoing"))
     assert printed.count("outgoing weights of LSTM are not defined") == 1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("recompute", "suffixes"),
+    [
+        (nn.utils.weight_norm, ["_g", "_v"]),
+        (nn.utils.spectral_norm, ["_orig"]),
+        (lambda layer, name: prune.l1_unstructured(layer, name, amount=0.5), ["_orig"]),
+    ],
+)
+@pytest.mark.parametrize("weight", ["weight_hh_l0", "weight_ih_l0_reverse"])
+def test_what_a_recurrent_weight_is_computed_from_is_left_alone_as_on_other_layers(weight, recompute, suffixes):
+    layer = nn.LSTM(4, 6, bidirectional=True)
+    recompute(layer, weight)
+    selection = pbwn.select(nn.ModuleList([layer, nn.Linear(6, 2)]))
+    assert len(names(selection)) == 3
+    for suffix in suffixes:
+        reason = reasons(selection)[f"0.{weight}{suffix}"]
+        assert reason == "parametrized: the layer's weight is computed from it"
+
+
+def test_an_adaptive_softmax_is_the_output_layer_as_a_whole():
+    model = nn.Sequential(nn.Linear(8, 16), nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 50]))
+    selection = pbwn.select(model)
+    assert names(selection) == ["0.weight"]
+    assert selection.output_layer == "'1' (an adaptive softmax)"
+    assert "1.head.weight" in names(pbwn.select(model, output_layer=None))
+    model.append(nn.Linear(16, 2))
+    assert pbwn.select(model).output_layer.startswith("'2'")
+
+
+def test_a_tied_weight_is_included_by_any_of_its_names():
+    tied = Tied(nn.Embedding(4, 4), nn.Linear(4, 4))
+    for pattern in ("first", "second", "second.weight", "sec*"):
+        assert names(pbwn.select(tied, include=[pattern])) == ["first.weight"]
+    tied.first.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"include='second' matches nothing .* \(first\.weight: frozen"):
+        pbwn.select(tied, include=["second"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_inside_a_model_is_left_alone():
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 2))
+    selection = pbwn.select(model)
+    assert names(selection) == ["0.weight"]
+    assert reasons(selection)["1.weight"] == "scripted modules are not supported"
+    with pytest.raises(ValueError, match="scripted modules are not supported"):
+        pbwn.select(model, axes={"1.weight": (0,)})
+    with pytest.raises(ValueError, match=r"strict=True.*1\.weight"):
+        pbwn.select(model, strict=True)
