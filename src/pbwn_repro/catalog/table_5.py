@@ -10,7 +10,7 @@ from pbwn_repro.catalog.cifar import METHODS
 from pbwn_repro.recipes import recipe
 
 NETWORKS = ("inception", "vgg-e", "resnet-110")
-ROUNDS: Mapping[Scale, int] = {"smoke": 2, "short": 9, "paper": 25}
+ROUNDS: Mapping[Scale, int] = {"smoke": 2, "short": 25, "paper": 25}
 SMALL_BATCHES: Mapping[Scale, int] = {"smoke": 2, "short": 16}
 
 

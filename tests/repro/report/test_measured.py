@@ -18,14 +18,18 @@ def folder(root, name, scale="smoke"):
     return folder_of(root, name, scale, artefact.measurement, artefact.options(scale))
 
 
-def write_times(root, percent, rounds=9, scale="smoke"):
-    """A measurement of table 5 whose methods take so many percent more than normal, the same on each network."""
+def write_times(root, percent, rounds=9, scale="smoke", own=0.0, load=0.1):
+    """A measurement of table 5 whose methods take so many percent more than normal, the same on each network.
+
+    `own` is what the projection itself takes, in seconds.
+    """
     seconds = {
         name: [(1 + round_ / 100) * (1 + percent.get(name, 0.0) / 100) for round_ in range(rounds)] for name in FIVE
     }
-    methods = summed_up({name: [(each, 0.0) for each in times] for name, times in seconds.items()}, 10, 2)
+    methods = summed_up({name: [(each, own) for each in times] for name, times in seconds.items()}, 10, 2)
+    machine = {"cores": 2, "load before": load}
     networks = {
-        name: {"batch_size": 2, "steps_per_epoch": 10, "epochs": 2, "machine": {}, "methods": methods}
+        name: {"batch_size": 2, "steps_per_epoch": 10, "epochs": 2, "machine": machine, "methods": methods}
         for name in ("inception", "vgg-e", "resnet-110")
     }
     place = folder(root, "table-5", scale)
@@ -80,6 +84,18 @@ def test_costs_stand_beside_those_that_follow_from_the_papers_hours(tmp_path):
     assert found.paper.value == pytest.approx(100 * (7.49 / 5.96 - 1))
     hours = section.table.cells["Normal", "VGG, hours"]
     assert (hours.ours.mean, hours.paper.value) == (pytest.approx(1.04 * 20 / 3600), 4.20)
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.3, False), (1.9, True)])
+def test_the_projections_own_time_the_batch_and_the_load_are_told(tmp_path, load, busy):
+    write_times(tmp_path, {}, own=0.0104, load=load)
+    [section] = collect(tmp_path).sections
+    cells = section.table.cells
+    assert cells["PBWN", "VGG, projection alone, %"].ours.mean == pytest.approx(1.0)
+    assert cells["PBWN-Epoch", "VGG, projection alone, %"].ours.mean == pytest.approx(0.1)  # over ten steps an epoch
+    assert cells["WN", "VGG, projection alone, %"].ours is None
+    assert "Timed with batches of 2." in section.notes
+    assert any("other programs were running" in note for note in section.notes) == busy
 
 
 @pytest.mark.parametrize(

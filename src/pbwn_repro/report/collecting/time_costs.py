@@ -80,9 +80,8 @@ def _notes(result: Mapping[str, Any]) -> tuple[str, ...]:
     found = [f"Timed with batches of {batches}."]
     load, cores = (parts[0]["machine"].get(name) for name in ("load before", "cores"))
     if load is not None and cores:
-        busy = load > cores / 2
-        words = "other programs were running, which widens the intervals" if busy else "little else was running"
-        found.append(f"Load before the first round: {load:.1f} on {cores} cores: {words}.")
+        busy = ": other programs were running, which widens the intervals" if load > 0.75 * cores else ""
+        found.append(f"Load in the minute before the first round: {load:.1f} on {cores} cores{busy}.")
     return tuple(found)
 
 
