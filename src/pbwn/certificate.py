@@ -89,7 +89,10 @@ class Certificate:
                     f"{weight.name}: replaced after attach, and no optimizer holds it: make a new one, and rebind"
                 )
             if not weight.in_model:
-                found.append(f"{weight.name}: its layer is no longer part of the model: call detach() and attach anew")
+                found.append(
+                    f"{weight.name}: its layer is no longer part of the model: see that an optimizer holds the new "
+                    "one's weights, call detach() and attach anew"
+                )
             if weight.deviation > weight.tolerance and not weight.between_projections:
                 found.append(
                     f"{weight.name}: off by {weight.deviation:.1e}, more than the {weight.tolerance:.0e} of rounding"

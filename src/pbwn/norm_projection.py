@@ -208,16 +208,17 @@ class NormProjection:
         """Measure every constrained weight, and look whether the hooks are in place."""
         sharded.reshard(self.model)
         weights = self.selection.constrained
+        refuse_misfits(self.constraint, weights)
         refuse_radii(self.constraint, weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
-        modules = set(self.model.modules())
+        there = set(map(id, self.model.parameters()))
         reports = certify(
             weights,
             self.constraint,
             self._radii,
             between_projections={weight.name for driver in moved for weight in driver.weights},
             orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
-            removed={weight.name for weight in weights if weight.module not in modules},
+            removed={weight.name for weight in weights if id(weight.tensor) not in there},
         )
         return Certificate(reports, hooks_in_place=all(driver.is_hooked for driver in self._drivers))
 

@@ -10,9 +10,11 @@ from torch.optim import Optimizer
 
 from pbwn import sharded
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.reasons import SUPPORTED_DTYPES
 from pbwn.selection import ConstrainedWeight
 
 STATE_VERSION = 1
+_FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning")
 
 
 def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
@@ -33,13 +35,12 @@ def _unwrapped(optimizer: Any) -> Optimizer:
     inner, seen = optimizer, []
     while not _fires_hooks(inner):
         seen.append(inner)
-        hooks, inner = _own_hooks(inner), getattr(inner, "optimizer", None)
-        # Hooks of its own that it never calls: a step of its own too, which would come after that of the one inside.
-        if hooks is not None and hooks is not _own_hooks(inner):
+        inner = getattr(inner, "optimizer", None)
+        if not _is_transparent(seen[-1], inner):
             raise TypeError(
-                f"{type(seen[-1]).__name__} never calls its step hooks, so nothing would be projected: attach to the "
-                "optimizer inside if that takes the last step; if not, attach to it with every=None, and call "
-                "projection.project() after each step"
+                f"{type(seen[-1]).__name__} never calls step hooks, so nothing would be projected, or too soon: attach "
+                "to the optimizer that it is built on, with every=None, and call projection.project() after each step; "
+                "without every=None only where nothing moves the weights after that optimizer's step"
             )
         if inner is None or any(inner is other for other in seen):
             raise TypeError(
@@ -50,8 +51,23 @@ def _unwrapped(optimizer: Any) -> Optimizer:
 
 def _fires_hooks(optimizer: object) -> bool:
     """Whether it has hooks, and a step that `Optimizer.__init__` has made to call them."""
-    step = getattr(type(optimizer), "step", None)
-    return _own_hooks(optimizer) is not None and getattr(step, "hooked", False)
+    if _own_hooks(optimizer) is None:
+        return False
+    if any(getattr(vars(kind).get("step"), "hooked", False) for kind in type(optimizer).__mro__):
+        return True
+    # Somebody has put a step of his own over the one that calls them. A wrapper may have copied the mark.
+    return "_zero_grad_profile_name" in vars(optimizer) and not hasattr(optimizer, "optimizer")
+
+
+def _is_transparent(wrapper: object, inner: object) -> bool:
+    """Whether the last thing that moves weights in a wrapper's step is the step of the optimizer inside.
+
+    A framework's wrapper and one that shares the hooks of the optimizer inside are taken at their word; an optimizer of
+    its own, such as Lookahead, moves the weights once more.
+    """
+    if _own_hooks(wrapper) is not None:
+        return _own_hooks(wrapper) is _own_hooks(inner)
+    return not isinstance(wrapper, Optimizer) or type(wrapper).__module__.partition(".")[0] in _FRAMEWORKS
 
 
 def _own_hooks(optimizer: object) -> Any:
@@ -70,7 +86,8 @@ def refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight])
     for weight in weights:
         if weight.tensor.is_meta:
             raise ValueError(f"parameter {weight.name!r} is on the meta device and has no values: materialise it first")
-        misfit = constraint.misfit(weight.tensor.dtype)
+        dtype = weight.tensor.dtype
+        misfit = constraint.misfit(dtype) if dtype in SUPPORTED_DTYPES else f"its dtype {dtype} is not supported"
         if misfit is not None:
             raise ValueError(f"weight {weight.name!r}: {misfit}")
 

@@ -380,15 +380,67 @@ class Lookahead(torch.optim.Optimizer):
 def test_an_optimizer_that_never_calls_its_hooks_is_refused_and_the_advice_works():
     model, optimizer = make()
     lookahead = Lookahead(optimizer)
-    with pytest.raises(TypeError, match=r"Lookahead never calls its step hooks.*every=None.*project\(\)"):
+    with pytest.raises(TypeError, match=r"Lookahead never calls step hooks.*every=None.*project\(\)"):
         pbwn.attach(model, lookahead, initial=False)
-    with pytest.raises(TypeError, match="Lookahead never calls its step hooks"):
+    with pytest.raises(TypeError, match="Lookahead never calls step hooks"):
         pbwn.attach(model, Wrapper(lookahead))
     projection = pbwn.attach(model, lookahead.optimizer, every=None)
     step(model, lookahead)
     projection.project()
     assert on_sphere(model)
     assert projection.check().ok
+
+
+class PlainLookahead(Lookahead):
+    """The same without hooks of its own."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+
+def test_an_optimizer_that_moves_weights_after_the_one_inside_is_refused():
+    model, optimizer = make()
+    with pytest.raises(TypeError, match=r"PlainLookahead never calls step hooks.*every=None"):
+        pbwn.attach(model, PlainLookahead(optimizer))
+
+
+class Descent(torch.optim.Optimizer):
+    """Gradient descent, written from nothing."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=0.1)
+
+
+class Around(Descent):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def put_over_the_class(optimizer, monkeypatch):
+    optimizer.__class__ = Around
+
+
+def put_over_the_step(optimizer, monkeypatch):
+    inner = Descent.step
+    monkeypatch.setattr(Descent, "step", lambda self, closure=None: inner(self, closure))
+
+
+@pytest.mark.parametrize("change", [put_over_the_class, put_over_the_step])
+def test_a_step_that_somebody_put_over_the_one_with_hooks_is_followed(change, monkeypatch):
+    model, _ = make()
+    optimizer = Descent(model.parameters())
+    change(optimizer, monkeypatch)
+    projection = pbwn.attach(model, optimizer)
+    step(model, optimizer)
+    assert projection.state_dict()["steps"] == [1]
+    assert on_sphere(model)
 
 
 class Sharing(Lookahead):

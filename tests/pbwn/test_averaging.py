@@ -94,6 +94,13 @@ def test_a_copy_in_half_precision_is_projected_whatever_the_backend_of_the_model
     torch.testing.assert_close(half[0].weight.float().norm(dim=1), torch.ones(8), rtol=0, atol=2e-3)
 
 
+def test_a_copy_in_a_dtype_without_norms_is_refused_by_name():
+    model = build()
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    with pytest.raises(ValueError, match=r"weight '0\.weight': its dtype torch\.float8_e4m3fn is not supported"):
+        projection.project(copy.deepcopy(model).to(torch.float8_e4m3fn))
+
+
 def test_a_copy_that_cannot_hold_the_radius_is_refused_and_left_as_it_is():
     model = build()
     projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), constraint=pbwn.UnitNorm(1e5))

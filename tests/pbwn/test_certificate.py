@@ -151,7 +151,7 @@ def test_a_layer_that_was_replaced_in_the_model_is_named(attach, model):
     model[1] = nn.Linear(6, 6)
     certificate = projection.check()
     assert not certificate.ok
-    assert "- 1.weight: its layer is no longer part of the model: call detach() and attach anew" in str(certificate)
+    assert "- 1.weight: its layer is no longer part of the model: see that an optimizer holds" in str(certificate)
     assert "0.weight" not in str(certificate)
 
 
@@ -159,6 +159,20 @@ def test_a_layer_that_was_wrapped_in_the_model_is_still_part_of_it(attach, model
     projection = attach(model)
     model[1] = nn.Sequential(nn.Identity(), model[1])
     assert projection.check().ok
+
+
+def test_a_new_layer_that_took_over_the_weight_is_still_watched(attach, model):
+    projection = attach(model)
+    model[1], weight = nn.Linear(6, 6), model[1].weight
+    model[1].weight = weight
+    assert projection.check().ok
+
+
+def test_weights_without_values_are_named(attach, model):
+    projection = attach(model)
+    model.to("meta")
+    with pytest.raises(ValueError, match=r"'0\.weight' is on the meta device"):
+        projection.check()
 
 
 def test_neurons_that_have_no_radius_are_named_and_not_measured(attach, model):

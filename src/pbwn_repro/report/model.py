@@ -134,13 +134,14 @@ class Section:
     plots: tuple[Plot, ...]
     verdicts: tuple[Verdict, ...]
     runs: tuple[Run, ...]
-    missing: int  # runs that the scale's protocol still needs
+    missing: int  # runs that the scale's protocol still needs; their configurations are `missing_runs`
     notes: tuple[str, ...]  # such as: trained on JPEG copies of the pictures
     landscapes: Mapping[str, Any] | None = None  # figure 1's result, surfaces and all
     unfinished: tuple[Path, ...] = ()
     diverged: tuple[Path, ...] = ()
     environments: tuple[Mapping[str, Any], ...] = ()  # that the runs were made in, each once
     measurement: Path | None = None  # the folder, where the artefact is measured and not trained
+    missing_runs: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()  # paragraphs that somebody wrote of the runs, in remarks.md beside them
 
 

@@ -83,6 +83,16 @@ def welch(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     return contrast((Moments.of(ours), Moments.of(theirs)), (1, -1))
 
 
+def finite(values: Mapping[int, float]) -> dict[int, float]:
+    """The values of the runs that did not diverge."""
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}
+
+
+def diverging(values: Mapping[int, float]) -> float:
+    """The share of runs that diverged: those without a finite value."""
+    return 1 - len(finite(values)) / len(values)
+
+
 def shared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
     """Our values of the seeds that both sides have; all of ours where they have none in common."""
     seeds = ours.keys() & theirs.keys() or ours.keys()

@@ -50,8 +50,9 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         source = source["name"]
     elif source is not None:
         fields["data"] = prepared(fields["data"], source)
-    for name, value in sorted(wanted.items(), key=lambda wish: not wish[0].endswith(".kind")):  # kinds first
-        _set(fields, _SHORTHANDS.get(name, name), value)
+    wanted = {_SHORTHANDS.get(name, name): value for name, value in wanted.items()}
+    for name in sorted(wanted, key=lambda name: (name.count("."), not name.endswith(".kind"))):
+        _set(fields, name, wanted[name])  # whole parts, then their kinds, then the fields of those
     if "steps" in wanted and "epochs" not in wanted:
         fields.pop("epochs", None)
     if "epochs" in wanted and "steps" not in wanted:

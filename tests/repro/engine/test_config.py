@@ -1,5 +1,7 @@
 """Configurations: what they refuse, and what names a run."""
 
+import json
+
 import pytest
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
@@ -105,6 +107,9 @@ def test_another_kind_forgets_what_the_recipe_says_of_its_own():
     assert (config.optimizer.kind, config.optimizer.lr, config.schedule.kind) == ("adam", 0.01, "constant")
     same, _ = resolve({"model": "resnet-8", "data": "digits", "optimizer.kind": "sgd"})
     assert same.optimizer.weight_decay == 1e-4
+    whole = {**json.loads(same.canonical), "optimizer.kind": "adam", "schedule.kind": "constant"}
+    config, _ = resolve(whole)
+    assert (config.optimizer.kind, config.schedule.kind) == ("adam", "constant")
 
 
 def test_the_configuration_of_a_run_can_be_given_again():

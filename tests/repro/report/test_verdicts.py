@@ -111,17 +111,47 @@ def test_runs_that_diverged_stand_in_the_sentence(tmp_path):
     *_, plan = plans("table-3", seeds=4, method="normal", depth=20, init="paper")
     write_run(tmp_path, plan, state="diverged")
     found = verdict(tmp_path, "table-3-better")
-    assert found.sentence.endswith("Not in it: 1 run of BaseLine that diverged.")
+    assert found.sentence.endswith("Not in it: 1 run of BaseLine at Res-20 that diverged.")
     assert found.outcome == "holds"
 
 
-def test_a_method_that_diverges_with_a_seed_is_not_better(tmp_path):
-    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
-    *_, plan = plans("table-3", seeds=4, method="pbwn", depth=20, init="paper")
+@pytest.mark.parametrize("finished", [0, 1, 3])
+def test_a_method_that_diverges_with_a_seed_is_not_better(tmp_path, finished):
+    table_3(tmp_path, [7.0, 7.1, 7.2][:finished], [8.0, 8.1, 8.2])
+    for plan in plans("table-3", seeds=4, method="pbwn", depth=20, init="paper")[finished:]:
+        write_run(tmp_path, plan, state="diverged")
+    assert verdict(tmp_path, "table-3-better").outcome == "does not hold"
+
+
+def test_a_loss_that_diverges_is_no_argument_against_its_rise(tmp_path):
+    for interval, losses in ((1, (2.0, 1.0)), (100, (1.0, 2.0, *[0.5] * 38))):
+        for plan in plans("figure-2b", seeds=4, interval=interval, sizes="paper"):
+            lost = interval == 100 and plan.labels["seed"] == 4
+            write_run(tmp_path, plan, losses=losses, state="diverged" if lost else "done")
+    found = verdict(tmp_path, "figure-2b-jumps", "T = 100", "T = 1", "")
+    assert found.outcome == "holds"
+    assert found.sentence.endswith("Not in it: 1 run of T = 100 that diverged.")
+
+
+def test_what_diverges_does_not_gain_with_depth_and_is_not_mostly_best(tmp_path):
+    for depth, error in ((20, 7.0), (32, 6.5), (44, 6.0)):
+        for method, more in (
+            ("normal", 0.5 if depth == 20 else 1.5),
+            ("pbwn-riem", 0.2),
+            ("pbwn", 0.3),
+            ("pbwn-epoch", 0),
+        ):
+            errors = [error + more, error + more + 0.1, error + more + 0.2]
+            write(tmp_path, "table-3", errors, method=method, depth=depth, init="paper")
+    growth = ("table-3-grows", "PBWN-Epoch", "BaseLine", "Res-20 to Res-44")
+    mostly = ("table-3-epoch", "PBWN-Epoch", "", "")
+    assert [verdict(tmp_path, *which).outcome for which in (growth, mostly)] == ["holds", "holds"]
+    *_, plan = plans("table-3", seeds=4, method="pbwn-epoch", depth=44, init="paper")
     write_run(tmp_path, plan, state="diverged")
-    found = verdict(tmp_path, "table-3-better")
-    assert found.high < 0
-    assert found.outcome == "does not hold"
+    for which in (growth, mostly):
+        found = verdict(tmp_path, *which)
+        assert found.outcome == "does not hold"
+        assert "1 run of PBWN-Epoch at Res-44 that diverged" in found.sentence
 
 
 def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path):
@@ -135,9 +165,17 @@ def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path
     search("pbwn", [0.001, 0.002], [0.9, 1.0, 1.1])
     found = verdict(tmp_path, "table-8-better", **columns)
     assert found.outcome == "not enough runs"
-    assert found.sentence.endswith("The best of 2 and of 1 settings: only equal searches are compared.")
+    assert found.sentence.endswith("It is the best of 2 and of 1 settings, not the same: no verdict.")
     search("normal", [0.002], [1.4, 1.5, 1.6])
     assert verdict(tmp_path, "table-8-better", **columns).outcome == "holds"
+
+
+def test_a_method_that_loses_in_spite_of_more_search_has_lost(tmp_path):
+    for method, rates, errors in (("pbwn", [0.001, 0.002], [1.4, 1.5, 1.6]), ("normal", [0.001], [0.9, 1.0, 1.1])):
+        for rate in rates:
+            given = {"labels": 100, "lr": rate, "weight_decay": 0.0, "denoising": "authors"}
+            write(tmp_path, "table-8", errors, method=method, **given)
+    assert verdict(tmp_path, "table-8-better", "Ladder+PBWN", "Ladder*", "100 labels").outcome == "does not hold"
 
 
 def test_the_gain_is_compared_between_the_shallowest_and_the_deepest(tmp_path):
@@ -197,7 +235,14 @@ def search(root, losses):
             "at 1, of 1, 0.3, 0.1, 0.03, 0.01: at ",
         ),
         ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "not enough runs", "with 3 and 1 runs"),
-        ({1.0: (0.9, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "1", "does not hold", "runs at 0.3 diverged"),
+        ({1.0: (0.9, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "1", "does not hold", "1 of 3 runs at 0.3 and 0 of 3 at 1 div"),
+        (
+            {1.0: (None, None), 0.3: (0.2, None)},
+            "0.1",
+            "not enough runs",
+            "1 of 2 runs at 0.3 and 0 of 1 at 0.1 diverged",
+        ),
+        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "not enough runs", "lowest training loss at 0.1"),
     ],
 )
 def test_the_stated_rate_has_to_beat_each_other_one(tmp_path, losses, rival, outcome, words):

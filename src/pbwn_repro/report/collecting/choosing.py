@@ -11,7 +11,7 @@ from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.report.collecting.matching import Labelled
 from pbwn_repro.report.collecting.reading import Record
 from pbwn_repro.report.model import Summary
-from pbwn_repro.report.statistics import deviation, mean, shared
+from pbwn_repro.report.statistics import deviation, diverging, finite, mean, shared
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Chosen:
 def choose(runs: Sequence[Labelled], searched: tuple[Axis, ...], measure: Callable[[Record], float]) -> Chosen | None:
     """The setting that is better than most others, each time over the seeds that both have.
 
-    A run that diverged is worse than any. Settings without a seed in common are compared by the means of what there is.
+    Fewer runs that diverge are better than any mean. Settings without a seed in common are compared by what there is.
     """
     settings: dict[tuple[Any, ...], list[Labelled]] = {}
     for run in runs:
@@ -66,4 +66,7 @@ def values_of(runs: Sequence[Labelled], measure: Callable[[Record], float]) -> d
 
 
 def _is_better(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
-    return mean(shared(ours, theirs)) < mean(shared(theirs, ours))
+    if diverging(ours) != diverging(theirs):
+        return diverging(ours) < diverging(theirs)
+    ours, theirs = finite(ours), finite(theirs)
+    return bool(ours) and mean(shared(ours, theirs)) < mean(shared(theirs, ours))

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from pbwn_repro.catalog import Plan
 from pbwn_repro.report.collecting.cell_plots import plots_of
 from pbwn_repro.report.collecting.cells import Cells
 from pbwn_repro.report.collecting.matching import Labelled, Protocol
@@ -54,15 +55,16 @@ def _section(
         plots_of(cells, prefix),
         verdicts(artefact.name, cells),
         tuple(_run(run) for run in done),
-        missing,
+        len(missing),
         (
             *_searched(cells),
             *_diverged(cells, runs),
-            *notes(artefact, scale, variant, [run.record for run in done], missing),
+            *notes(artefact, scale, variant, [run.record for run in done], len(missing)),
         ),
         unfinished=_paths(runs, "unfinished"),
         diverged=_paths(runs, "diverged"),
         environments=tuple(environments),
+        missing_runs=tuple(plan.identity for plan in missing),
     )
 
 
@@ -86,14 +88,15 @@ def _diverged(cells: Cells, runs: Sequence[Labelled]) -> list[str]:
     return [f"Diverged: {which}, seeds {', '.join(map(str, sorted(seeds)))}." for which, seeds in found.items()]
 
 
-def _missing(protocol: Protocol, runs: Sequence[Labelled], variant: Mapping[str, Any]) -> int:
-    """How many runs of the protocol have neither ended nor diverged."""
+def _missing(protocol: Protocol, runs: Sequence[Labelled], variant: Mapping[str, Any]) -> list[Plan]:
+    """The runs of the protocol that have neither ended nor diverged."""
     settled = {(*sorted(run.labels.items()), run.record.seed) for run in runs if run.record.state != "unfinished"}
     plans = protocol.artefact.plans(protocol.scale, only={name: [str(value)] for name, value in variant.items()})
-    wanted = [dict(plan.labels) for plan in plans]
-    return sum(
-        (*sorted((n, v) for n, v in each.items() if n != "seed"), each["seed"]) not in settled for each in wanted
-    )
+    return [
+        plan
+        for plan in plans
+        if (*sorted((n, v) for n, v in plan.labels.items() if n != "seed"), plan.labels["seed"]) not in settled
+    ]
 
 
 def _run(run: Labelled) -> Run:

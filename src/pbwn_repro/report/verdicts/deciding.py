@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import combinations
 
 from pbwn_repro.paper import Alike, BestSetting, Better, Claim, Column, Grows, Higher, MostlyBest, NotWorse, claims_on
@@ -11,6 +11,7 @@ from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import Interval, mean
 from pbwn_repro.report.verdicts.comparing import Comparison, Values, compare, compare_numbers, decide, level_of
 from pbwn_repro.report.verdicts.grid import Grid
+from pbwn_repro.report.verdicts.losses import with_losses
 from pbwn_repro.report.verdicts.trends import best_settings, growth, tally
 from pbwn_repro.report.verdicts.wording import sentence
 
@@ -74,29 +75,24 @@ def _compare(
         level=level,
         measure=column.measure,
     )
-    outcome, caution = _with_caution(outcome, criterion, row, against, column, grid)
-    words += caution
+    outcome, caution = _with_search(outcome, grid.tried(row, column), grid.tried(against, column))
+    # A loss that diverges is no argument against a claim that it rises.
+    spoken_for = {Higher: (), Alike: (row, against)}.get(type(criterion), (row,))
+    outcome, lost = with_losses(outcome, [(row, column), (against, column)], spoken_for, grid)
+    words += caution + lost
     low, high = (interval.low, interval.high) if interval else (None, None)
     paper = _paper_interval(row, against, column, grid)
     return Verdict(claim, outcome, difference, low, high, compared.counts, words, *names, paper)
 
 
-def _with_caution(
-    outcome: Outcome, criterion: Comparison, row: str, against: str, column: Column, grid: Grid
-) -> tuple[Outcome, str]:
-    """What the interval does not know of: runs that diverged, and searches that were not alike."""
-    words = ""
-    for key in (row, against):
-        if lost := grid.diverged(key, column):
-            words += f" Not in it: {lost} {'run' if lost == 1 else 'runs'} of {grid.layout.title(key)} that diverged."
-            speaks_for = key == row or isinstance(criterion, Alike)
-            if outcome == "holds" and speaks_for:
-                outcome = "does not hold"
-    mine, theirs = (grid.tried(key, column) for key in (row, against))
-    if mine and theirs and mine != theirs:
-        outcome = "not enough runs"
-        words += f" The best of {len(mine)} and of {len(theirs)} settings: only equal searches are compared."
-    return outcome, words
+def _with_search(outcome: Outcome, mine: Collection[object], theirs: Collection[object]) -> tuple[Outcome, str]:
+    """The best of many settings is not compared with that of few, unless it loses all the same."""
+    mine, theirs = set(mine), set(theirs)
+    if not mine or not theirs or mine == theirs:
+        return outcome, ""
+    loses = outcome == "does not hold" and theirs < mine
+    words = f" It is the best of {len(mine)} and of {len(theirs)} settings"
+    return ("does not hold", f"{words}.") if loses else ("not enough runs", f"{words}, not the same: no verdict.")
 
 
 def _paper_interval(row: str, against: str, column: Column, grid: Grid) -> Interval | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 
 from pbwn_repro.paper import BestSetting, Claim, Column, Grows, MostlyBest
 from pbwn_repro.report.collecting.layout import Row
 from pbwn_repro.report.model import Outcome, Verdict
-from pbwn_repro.report.statistics import Interval, Moments, contrast, mean, shared
+from pbwn_repro.report.statistics import Interval, Moments, contrast, diverging, finite, mean, shared
 from pbwn_repro.report.verdicts.comparing import Compared, Values, compare, moments_of, one_sided
 from pbwn_repro.report.verdicts.grid import Grid
+from pbwn_repro.report.verdicts.losses import with_losses
 from pbwn_repro.report.verdicts.wording import digits, runs, span
 
 _GROWTH = (1, -1, -1, 1)  # (against - row) in the last column, minus the same in the first
@@ -47,6 +48,8 @@ def growth(claim: Claim, criterion: Grows, grid: Grid) -> Iterator[Verdict]:
             f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
             f"({span(interval)}; Welch's test, {runs(counts)})."
         )
+        outcome, lost = with_losses(outcome, cells, (row,), grid)
+        words += lost
         yield Verdict(
             *(claim, outcome, interval.difference, interval.low, interval.high, counts, words, title, against, place),
             _paper_growth(cells, grid),
@@ -72,7 +75,9 @@ def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
         outcome = "not enough runs"
     else:
         outcome = "holds" if 2 * len(best) > len(full) else "does not hold"
-    yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.", title)
+    cells = [(row, column) for column in full for row in criterion.among]
+    outcome, lost = with_losses(outcome, cells, (criterion.row,), grid)
+    yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.{lost}", title)
 
 
 def best_settings(claim: Claim, criterion: BestSetting, grid: Grid) -> Iterator[Verdict]:
@@ -89,44 +94,54 @@ def best_settings(claim: Claim, criterion: BestSetting, grid: Grid) -> Iterator[
             continue
         stated = search.tried[criterion.value]
         duels = [_duel(stated, values, rival) for rival, values in search.tried.items() if rival != criterion.value]
-        hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.difference))
+        hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.advantage))
         interval, counts = hardest.compared.interval, hardest.compared.counts
         low, high = (interval.low, interval.high) if interval else (None, None)
         column = f"{criterion.value:g} against {hardest.rival:g}"
-        difference = hardest.difference if isfinite(hardest.difference) else None
         words += f": {_duel_in_words(hardest, criterion.value)}."
-        yield Verdict(claim, hardest.outcome, difference, low, high, counts, words, title, "", column)
+        yield Verdict(claim, hardest.outcome, hardest.difference, low, high, counts, words, title, "", column)
 
 
 @dataclass(frozen=True)
 class _Duel:
-    """The stated setting against another one."""
+    """The stated setting against another one; of the runs of both, those that diverged."""
 
     rival: float
     outcome: Outcome
-    difference: float  # infinite where a side diverged
+    difference: float | None
     compared: Compared
+    lost: tuple[int, int]
+
+    @property
+    def advantage(self) -> float:
+        """By how much the rival is better."""
+        return (self.lost[0] - self.lost[1]) * inf if self.difference is None else self.difference
 
 
 _AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  # by what they say against a claim
 
 
 def _duel(stated: Values, other: Values, rival: float) -> _Duel:
-    """A setting with runs that diverged loses against one without."""
-    lost = [not all(map(isfinite, values.values())) for values in (stated, other)]
-    if any(lost):
-        outcome: Outcome = "does not hold" if lost[0] else "holds"
-        return _Duel(rival, outcome, inf if lost[0] else -inf, Compared(None, "", (len(stated), len(other))))
+    """Fewer runs that diverge win; where their shares are the same, the others are compared."""
+    lost = (len(stated) - len(finite(stated)), len(other) - len(finite(other)))
+    shares = (diverging(stated), diverging(other))
+    counts = (len(stated), len(other))
+    if shares[0] != shares[1]:
+        outcome: Outcome = "holds" if shares[0] < shares[1] else "does not hold"
+        return _Duel(rival, outcome if min(counts) > 1 else "not enough runs", None, Compared(None, "", counts), lost)
+    stated, other = finite(stated), finite(other)
     compared = compare(stated, other, "paired")
     if compared.interval is None:
-        return _Duel(rival, "not enough runs", mean(shared(stated, other)) - mean(shared(other, stated)), compared)
+        difference = mean(shared(stated, other)) - mean(shared(other, stated)) if stated and other else None
+        return _Duel(rival, "not enough runs", difference, compared, lost)
     outcome = one_sided(compared.interval, compared.counts, lower=True)
-    return _Duel(rival, outcome, compared.interval.difference, compared)
+    return _Duel(rival, outcome, compared.interval.difference, compared, lost)
 
 
 def _duel_in_words(duel: _Duel, stated: float) -> str:
-    if not isfinite(duel.difference):
-        return f"runs at {stated if duel.difference > 0 else duel.rival:g} diverged"
+    if duel.difference is None:
+        one, other = duel.compared.counts
+        return f"{duel.lost[0]} of {one} runs at {stated:g} and {duel.lost[1]} of {other} at {duel.rival:g} diverged"
     amount = f"{digits(abs(duel.difference))} {'lower' if duel.difference < 0 else 'higher'}"
     found = f"at {stated:g} it is {amount} than at {duel.rival:g}"
     if duel.compared.interval is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pbwn_repro.catalog import ARTEFACTS, Scale
 from pbwn_repro.report.model import Report, Section
-from pbwn_repro.report.writing.price import price
+from pbwn_repro.report.writing.price import hours, price
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ def missing(report: Report) -> list[Missing]:
     lines = []
     for name, artefact in ARTEFACTS.items():
         found = [section for section in report.sections if section.artefact.name == name and has_results(section)]
-        if all(section.scale != "paper" for section in found):
+        if not any(section.scale == "paper" and not section.variant for section in found):
             what = "at paper scale" if found else artefact.title
             lines.append(Missing(name, what, _command(name, "paper"), price(name)))
         for section in found:
             if section.missing:
-                cost = price(name, section.scale, section.missing)
+                cost = hours(section.missing_runs)
                 lines.append(Missing(name, f"{section.missing} of the runs", command(section), cost))
     return lines
 

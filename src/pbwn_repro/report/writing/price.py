@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 
-from pbwn_repro.catalog import ARTEFACTS, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.runs.effort import NetworkCost, effort, hours_at, network_cost
 
@@ -19,18 +20,21 @@ ASSUMPTION = (
 
 
 @cache
-def price(name: str, scale: Scale = "paper", count: int | None = None) -> str:
-    """The GPU hours of an artefact's runs, or of so many of them; empty where it has none."""
+def price(name: str) -> str:
+    """The runs of an artefact at paper scale, and the GPU hours that they take together; empty where it has none."""
     artefact = ARTEFACTS[name]
     if not isinstance(artefact, TrainedArtefact):
         return ""
-    plans = artefact.plans(scale)
-    hours = sum(_hours(plan.identity) for plan in plans) * (len(plans) if count is None else count) / len(plans)
-    home = {plan.artefact for plan in plans}
-    words = f"about {hours:,.1f} GPU hours" if hours >= 0.1 else "minutes of a GPU"
-    if count is None:
-        words = f"{len(plans)} runs, {words}"
-    return words if home == {name} else f"{words}, shared with {' and '.join(sorted(home)).replace('-', ' ')}"
+    plans = artefact.plans("paper")
+    words = f"{len(plans)} runs, {hours([plan.identity for plan in plans])}"
+    others = sorted({plan.artefact for plan in plans} - {name})
+    return f"{words}, shared with {' and '.join(others).replace('-', ' ')}" if others else words
+
+
+def hours(identities: Sequence[str]) -> str:
+    """The GPU hours that runs with these configurations take together."""
+    found = sum(map(_hours, identities))
+    return f"about {found:,.1f} GPU hours" if found >= 0.1 else "minutes of a GPU"
 
 
 @cache
