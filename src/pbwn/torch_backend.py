@@ -20,7 +20,7 @@ from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts
 
-# How many squares float32 adds up within two units in the last place; within five if all are alike and err one way.
+# How many squares float32 adds up within two units in the last place; within six if all are alike and err one way.
 _LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
 _GROUP_BYTES = 12 * 1024 * 1024  # a group is divided by its norms while it is in a cache
