@@ -98,11 +98,17 @@ if __name__ == "__main__":
 """
 
 
+def run_file(program, folder):
+    """Run a program that starts processes: spawned ones need its file. Returns its two outputs."""
+    file = folder / "program.py"
+    file.write_text(program)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=200)
+    return done.stdout, done.stderr
+
+
 def test_forked_spawned_and_served_processes_project_too(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROCESSES)
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=200)
-    assert done.stdout == "done\n", done.stderr
+    printed, errors = run_file(PROCESSES, tmp_path)
+    assert printed == "done\n", errors
 
 
 def test_a_process_that_was_forked_keeps_to_one_thread(monkeypatch):
@@ -280,10 +286,8 @@ if __name__ == "__main__":
 
 
 def test_a_process_from_a_fork_server_keeps_its_threads(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(SERVED)
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=200)
-    assert done.stdout == "forkserver False\nspawn False\nfork True\n", done.stderr
+    printed, errors = run_file(SERVED, tmp_path)
+    assert printed == "forkserver False\nspawn False\nfork True\n", errors
 
 
 def test_a_numba_that_breaks_when_imported_is_passed_over_and_its_reason_told(tmp_path):
