@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +38,8 @@ class Progress:
 
     step: int = 0
     skipped: int = 0
-    loss_sum: float = 0.0
+    loss_sum: float = 0.0  # since the last line of metrics
+    losses_lost: int = 0  # of steps since then whose loss was not finite
     error: float | None = None
     top5_error: float | None = None
     best_error: float | None = None
@@ -196,7 +197,6 @@ class Training:
             )
         self._reporter.message(f"{message}; the step is skipped")
         self.progress.skipped += 1
-        self._loss = 0.0
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.precision == "float32":
@@ -208,11 +208,15 @@ class Training:
         config, progress = self.config, self.progress
         step, last = progress.step, progress.step == self.total_steps
         epoch_ends = step % self.steps_per_epoch == 0
-        progress.loss_sum += self._loss
+        if isfinite(self._loss):
+            progress.loss_sum += self._loss
+        else:
+            progress.losses_lost += 1
         if step % config.log_every == 0 or last:
             count = step % config.log_every or config.log_every
-            self._log(progress.loss_sum / count, count)
-            progress.loss_sum = 0.0
+            averaged = count - progress.losses_lost
+            self._log(progress.loss_sum / averaged if averaged else nan, count)
+            progress.loss_sum, progress.losses_lost = 0.0, 0
         if last or (epoch_ends if config.evaluate_every is None else step % config.evaluate_every == 0):
             self._evaluate()
         if epoch_ends and not last and self._method.projects_after_each_epoch and self.projection is not None:
@@ -223,7 +227,7 @@ class Training:
     def _log(self, loss: float, count: int) -> None:
         now = time.perf_counter()
         speed = count * self.config.batch_size / (now - self._clock)
-        self._metrics.write(step=self.progress.step, loss=loss)
+        self._metrics.write(step=self.progress.step, loss=_finite_or_none(loss))
         self._timing.write(step=self.progress.step, seconds=(now - self._clock) / count)
         self._reporter.step(self.progress.step, loss, self._rate, speed)
         self._clock = now
@@ -269,6 +273,7 @@ class Training:
             before = self.projection.check()
             if before.between_projections:
                 self.projection.project()
+                torch.manual_seed(random_seed(config.seed, "statistics", rank=self.place.rank))  # for dropout
                 estimate_statistics(self.model, self._task.pictures(), self.place)
                 exported = evaluate(self.model, self._tests, self.place, len(self._dataset.classes)).error
             after = self.projection.check()
@@ -291,4 +296,4 @@ class Training:
 
 
 def _finite_or_none(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None
+    return value if isfinite(value) else None

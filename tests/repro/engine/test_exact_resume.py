@@ -31,8 +31,8 @@ SCENARIOS = {
         "log_every": 5,
     },
     "an interval in the middle": {"model": "resnet-8", "method": "pbwn-t5"},
-    "a projection after each epoch": {
-        "model": "resnet-8",
+    "a projection after each epoch, with dropout": {
+        "model": "wrn-10-1",
         "method": "pbwn-epoch",
         "epochs": 3,
         "batch_size": 288,
@@ -49,8 +49,9 @@ MOMENTS = [
     ("evaluation", 1),
     ("stage", "manifest.json written", 2),
     ("step", 8),
-    ("stage", "pruned", 2),
+    ("stage", "pruned", 1),
     ("step", 12),
+    ("stage", "pruned", 1),  # after the last checkpoint, before the run's end
 ]
 
 

@@ -192,6 +192,32 @@ def test_such_steps_can_be_skipped(train):
     assert any("the step is skipped" in text for text in said)
 
 
+def test_a_loss_that_is_not_finite_is_left_out_of_the_mean(train, monkeypatch):
+    task = training_module.make_task
+
+    def make_task_that_breaks(*arguments, **options):
+        found = task(*arguments, **options)
+        gradient = found.gradient
+
+        def broken_gradient(model, step, backward):
+            loss = gradient(model, step, backward)
+            return loss * float("nan") if step in (3, 8, 9, 10, 11) else loss
+
+        found.gradient = broken_gradient
+        return found
+
+    monkeypatch.setattr(training_module, "make_task", make_task_that_breaks)
+    _, single, _ = train("single", on_nonfinite="skip", log_every=1)
+    result, pairs, _ = train("pairs", on_nonfinite="skip", log_every=2)
+    each = [line["loss"] for line in lines(single) if "loss" in line]
+    assert [step for step, loss in enumerate(each) if loss is None] == [3, 8, 9, 10, 11]
+    means = [line["loss"] for line in lines(pairs) if "loss" in line]
+    assert means == pytest.approx(
+        [(each[0] + each[1]) / 2, each[2], (each[4] + each[5]) / 2, (each[6] + each[7]) / 2, None, None]
+    )
+    assert result["skipped_steps"] == 5
+
+
 def test_a_broken_gradient_is_named_by_its_layer(train, monkeypatch):
     build = models.build
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.collecting.history import read_history
 from pbwn_repro.report.writing.markdown import whole
 from pbwn_repro.report.writing.page import page
-from repro.report.folders import plans, write_run
+from repro.report.folders import STEPS_PER_EPOCH, config_of, plans, write_run
 
 
 def section(report, artefact, scale="paper", **variant):
@@ -163,6 +164,16 @@ def test_where_every_run_diverged_there_is_no_mean(tmp_path):
     ours = cell(collect(tmp_path), "table-3", "PBWN", "Res-20").ours
     assert (ours.count, ours.diverged) == (0, 1)
     assert math.isnan(ours.mean)
+
+
+def test_lines_without_a_finite_loss_are_not_averaged_in(tmp_path):
+    [plan] = plans("figure-2a", method="normal", sizes="paper", lr=0.3)
+    path = write_run(tmp_path, plan, losses=(4.0, None, 2.0, 1.0))
+    history = read_history(path / "metrics.jsonl", config_of(plan), 20 * STEPS_PER_EPOCH)
+    assert history.mean_loss == pytest.approx(7 / 3)
+    assert history.final_loss == 1
+    assert [loss for _, loss in history.losses_by_epoch()] == [4.0] * 5 + [2.0] * 5 + [1.0] * 5
+    assert len(section(collect(tmp_path), "figure-2a").runs) == 1
 
 
 def test_a_run_of_another_protocol_is_left_out_and_named(tmp_path):

@@ -1,6 +1,7 @@
 """A damaged run folder is named with its reason, and never averaged in."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -62,6 +63,12 @@ DAMAGE = {
     "a loss that is not finite": (
         lambda run: (run / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n'),
         "at line 1",
+    ),
+    "no loss of the last epoch": (
+        lambda run: (run / "metrics.jsonl").write_text(
+            re.sub(r'"loss": [\d.]+', '"loss": null', (run / "metrics.jsonl").read_text())
+        ),
+        "holds no loss of the last epoch",
     ),
     "an environment without packages": (
         lambda run: (run / "environment.json").write_text('{"packages": []}'),

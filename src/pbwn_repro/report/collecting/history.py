@@ -18,7 +18,10 @@ _OPTIONAL = frozenset({"test_top5_error", "deviation"})
 
 @dataclass(frozen=True)
 class History:
-    """The lines of metrics: of the loss (step, mean since the line before) and of evaluations, in order."""
+    """The lines of metrics: of the loss (step, mean since the line before) and of evaluations, in order.
+
+    Where no step had a finite loss, there is no line of it.
+    """
 
     losses: tuple[tuple[int, float], ...]
     evaluations: tuple[Mapping[str, Any], ...]
@@ -30,10 +33,15 @@ class History:
         return float(last["step"] / last["epoch"])
 
     @property
+    def losses_of_last_epoch(self) -> list[float]:
+        """The training loss by the last epoch's lines."""
+        start = self.evaluations[-1]["step"] - self.steps_per_epoch
+        return [loss for step, loss in self.losses if step > start]
+
+    @property
     def final_loss(self) -> float:
         """The training loss averaged over the last epoch's lines."""
-        start = self.losses[-1][0] - self.steps_per_epoch
-        return _mean([loss for step, loss in self.losses if step > start])
+        return _mean(self.losses_of_last_epoch)
 
     @property
     def mean_loss(self) -> float:
@@ -60,13 +68,13 @@ class History:
 
 def read_history(path: Path, config: RunConfig, steps: int) -> History:
     """Read a finished run's metrics; ValueError says what is missing or wrong in them."""
-    losses: list[tuple[int, float]] = []
+    losses: list[tuple[int, float | None]] = []
     evaluations: list[dict[str, Any]] = []
     for number, text in enumerate(path.read_text().splitlines(), start=1):
         try:
             line = json.loads(text)
             if "loss" in line:
-                losses.append((int(line["step"]), _finite(line["loss"])))
+                losses.append((int(line["step"]), None if line["loss"] is None else _finite(line["loss"])))
             else:
                 evaluations.append(_evaluation(line))
         except (ValueError, TypeError, LookupError):
@@ -78,7 +86,10 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
         raise ValueError(f"{path.name} holds {len(losses)} lines of the loss, not the {len(expected)} of {steps} steps")
     if not evaluations or evaluations[-1]["step"] != steps:
         raise ValueError(f"{path.name} does not hold the evaluation after the last step")
-    return History(tuple(losses), tuple(evaluations))
+    history = History(tuple((step, loss) for step, loss in losses if loss is not None), tuple(evaluations))
+    if not history.losses_of_last_epoch:
+        raise ValueError(f"{path.name} holds no loss of the last epoch: none was finite")
+    return history
 
 
 def _evaluation(line: dict[str, Any]) -> dict[str, Any]:
