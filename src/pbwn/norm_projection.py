@@ -233,6 +233,7 @@ class NormProjection:
             "version": STATE_VERSION,
             "constraint": str(self.constraint),
             "weights": [weight.name for weight in self.selection.constrained],
+            "axes": {weight.name: str(weight.axes) for weight in self.selection.constrained},
             "steps": [driver.steps for driver in self._drivers],
             "projected": [driver.projected for driver in self._drivers],
             "radii": self._whole_radii(),

@@ -155,6 +155,8 @@ def select(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
+    if axes is not None and not isinstance(axes, Mapping):
+        raise TypeError(f"axes are given by the weight's name, such as axes={{'experts': (0, 1)}}; found {axes!r}")
     if direction not in ("incoming", "outgoing"):
         raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
     if frozen not in ("leave", "constrain"):

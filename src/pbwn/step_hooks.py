@@ -28,10 +28,10 @@ class StepHooks:
         """`exact` allows to wait for the device in order to tell skipped steps."""
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_step = on_step
-        self._on_gradient = on_gradient
+        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
+        self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
         self._exact = exact
         self._depth = 0
-        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
         self._handles: tuple[RemovableHandle, RemovableHandle] = (
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
             optimizer.register_step_post_hook(torch.compiler.disable(self._after)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pbwn import sharded
@@ -19,6 +19,8 @@ _FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pyto
 
 def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
     """The optimizers as a list, each freed of wrappers that have no step hooks of their own."""
+    if isinstance(optimizer, nn.Module):
+        raise TypeError(f"the model comes first, then the optimizer: found {type(optimizer).__name__} in its place")
     if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups"):
         found = [_unwrapped(one) for one in optimizer]
     else:
@@ -110,6 +112,8 @@ def check_state(
     state: Mapping[str, Any], num_optimizers: int, constraint: Constraint, weights: Sequence[ConstrainedWeight]
 ) -> None:
     """Refuse a state that is not of this projection."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is what projection.state_dict() gave; found {type(state).__name__}")
     missing = {"version", "constraint", "weights", "steps", "projected", "radii"} - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
@@ -132,6 +136,12 @@ def check_state(
             "weights frozen (requires_grad=False); freeze after attach what was frozen after it there"
         )
     for weight in weights:
+        axes = state.get("axes", {}).get(weight.name, str(weight.axes))
+        if axes != str(weight.axes):
+            raise ValueError(
+                f"the state has axes {axes} for {weight.name}, this projection {weight.axes}: attach with the same "
+                "axes and direction as in the run that saved it"
+            )
         radii = state["radii"].get(weight.name)
         if radii is None and constraint == UnitNorm(radius="initial"):
             raise ValueError(f"the state has no radii for {weight.name}: attach without state= to begin anew")

@@ -5,6 +5,7 @@ import gc
 import pickle
 import sys
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 
@@ -193,6 +194,21 @@ def test_a_compiled_step_projects_like_any_other():
         found.append(on_sphere(model))
     assert found == [False, True, False, True]
     assert projection.state_dict()["steps"] == [4]
+
+
+def test_a_compiled_step_with_a_closure_is_not_traced_into_the_hooks():
+    model, optimizer = make()
+    pbwn.attach(model, optimizer, gradient="riemannian")
+
+    def closure():
+        optimizer.zero_grad()
+        return backward(model)
+
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.compile(optimizer.step, backend="eager")(closure)
+    assert on_sphere(model)
 
 
 # Gradient
@@ -504,6 +520,8 @@ def test_sam_is_followed_through_its_base_optimizer():
         ({"gradient": "natural"}, ValueError, '"ordinary" or "riemannian"; found \'natural\''),
         ({"gradient": "riemannian", "constraint": pbwn.MaxNorm(1.0)}, ValueError, "MaxNorm is a ball"),
         ({"constraint": 1.0}, TypeError, r"pbwn\.UnitNorm"),
+        ({"axes": (0,)}, TypeError, "axes are given by the weight's name"),
+        ({"state": 3}, TypeError, r"what projection\.state_dict\(\) gave; found int"),
         ({"backend": "fortran"}, ValueError, "found 'fortran'"),
         ({"state": {"steps": [1]}}, ValueError, "not the state of a projection"),
     ],
@@ -516,9 +534,11 @@ def test_arguments_that_make_no_sense_are_refused_and_leave_no_hooks(options, er
 
 
 def test_something_that_is_no_optimizer_is_refused():
-    model, _ = make()
+    model, optimizer = make()
     with pytest.raises(ValueError, match="empty list"):
         pbwn.attach(model, [])
+    with pytest.raises(TypeError, match="the model comes first, then the optimizer: found Sequential"):
+        pbwn.attach(optimizer, model)
     with pytest.raises(TypeError, match="int has no step hooks"):
         pbwn.attach(model, [3])
 

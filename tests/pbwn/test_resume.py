@@ -1,5 +1,6 @@
 """Every optimizer of torch.optim trains on the sphere, and a resumed run equals an uninterrupted one bit for bit."""
 
+import copy
 import io
 from fractions import Fraction
 
@@ -151,6 +152,7 @@ def test_attaching_a_saved_model_anew_leaves_it_bit_for_bit():
         ({"steps": ["one"]}, "steps are whole numbers from 0 up"),
         ({"constraint": "MaxNorm(limit=3.0)"}, r"the state is of MaxNorm\(limit=3.0\), this projection of UnitNorm"),
         ({"weights": ["elsewhere.weight"]}, r"of other weights .*elsewhere\.weight"),
+        ({"axes": {"hidden.0.weight": "(1,)"}}, r"axes \(1,\) for hidden\.0\.weight, this projection \(0,\)"),
         ({"radii": {"hidden.0.weight": torch.ones(3)}}, r"radii of shape \(3,\) for hidden\.0\.weight"),
     ],
 )
@@ -159,6 +161,20 @@ def test_the_state_of_another_run_is_refused(change, words):
     run.attach()
     with pytest.raises(ValueError, match=words):
         run.projection.load_state_dict({**run.projection.state_dict(), **change})
+
+
+def test_a_state_of_other_axes_is_refused_even_where_its_radii_fit():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"))
+    state = first.state_dict()
+    first.detach()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="the same axes and direction"):
+        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"), direction="outgoing", state=state)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    del state["axes"]  # one that was saved before axes were
+    pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"), state=state)
 
 
 @pytest.mark.parametrize(
