@@ -81,7 +81,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Conditioned:
-    """The Hessian's condition number grows with the scale, and projection takes it back to that at equal magnitude."""
+    """The Hessian's condition number grows with the scale; after projection it is no larger than at equal magnitude."""
 
     what: Literal["scaled", "projected"]
 

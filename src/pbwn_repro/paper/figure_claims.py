@@ -27,7 +27,7 @@ _FIGURE_1 = (
         "figure-1",
         "our method performs normalization via projection [...] which ensures the improvement of conditioning of "
         "Hessian matrix",
-        "projection takes the condition number back to that at equal magnitude",
+        "after projection the condition number is no larger than at equal magnitude",
         Conditioned("projected"),
     ),
 )

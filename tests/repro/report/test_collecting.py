@@ -89,6 +89,29 @@ def test_jpeg_copies_count_as_the_pictures_and_a_note_says_so(tmp_path):
     assert any("An abacus" in note for note in found.notes)
 
 
+def test_runs_on_two_copies_of_the_data_are_never_mixed(tmp_path):
+    def write(copies, seeds, **labels):
+        for plan in plans("table-3", seeds=seeds, method="pbwn", depth=20, init="paper"):
+            for data, error in copies:
+                write_run(tmp_path / str(seeds) / labels["where"], plan, errors=(50.0, error), data=data)
+
+    both = ((None, 8.0), ("cifar10-jpeg", 12.0))
+    write(both, 3, where="both")
+    report = collect(tmp_path / "3" / "both")
+    assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0, 8.0, 8.0)
+    assert len(section(report, "table-3").runs) == 3
+    assert len(report.left_out) == 3
+    assert set(report.left_out.values()) == {
+        "another copy of the data: made on cifar10-jpeg (00000000), most runs on cifar10 (00000000)"
+    }
+    write(both[1:], 3, where="more copies")
+    [plan] = plans("table-3", method="normal", depth=20, init="paper")
+    write_run(tmp_path / "3" / "more copies", plan)
+    report = collect(tmp_path / "3" / "more copies")
+    assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (12.0, 12.0, 12.0)
+    assert cell(report, "table-3", "BaseLine", "Res-20").ours is None
+
+
 def test_the_best_rate_is_chosen_on_the_seeds_that_all_rates_have_and_shown_with_all_of_its_own(tmp_path):
     for plan in plans("figure-2a", method="pbwn", sizes="paper"):
         write_run(tmp_path, plan, losses=(2.0, {0.3: 0.1, 1.0: 0.2}.get(plan.labels["lr"], 0.9)))

@@ -64,6 +64,17 @@ DAMAGE = {
         lambda run: (run / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n'),
         "at line 1",
     ),
+    "an environment without the data's name": (
+        lambda run: (run / "environment.json").write_text('{"data": {"nbme": "mnist", "origin": "a drawer"}}'),
+        "data lacks a name or an origin",
+    ),
+    "steps that are no whole number": (lambda run: change(run / "result.json", steps=40.0), "not a number of steps"),
+    "more steps than anybody takes": (lambda run: change(run / "result.json", steps=10**11), "not a number of steps"),
+    "an error beyond all numbers": (lambda run: change(run / "result.json", test_error=10**400), "not a number"),
+    "an infinite step": (
+        lambda run: (run / "metrics.jsonl").write_text('{"step": Infinity, "loss": 1.0}\n'),
+        "at line 1",
+    ),
     "no loss of the last epoch": (
         lambda run: (run / "metrics.jsonl").write_text(
             re.sub(r'"loss": [\d.]+', '"loss": null', (run / "metrics.jsonl").read_text())

@@ -46,6 +46,16 @@ def test_runs_that_were_really_made_are_collected(real):
     assert section.environments[0]["packages"]["torch"] == torch.__version__
 
 
+def test_brackets_in_names_are_shown_as_they_are(tmp_path):
+    root = tmp_path / "runs[old]"
+    root.mkdir()
+    assert "runs[old]" in invoke("show", "table-3", "--out", root)
+    [plan] = plans("table-3", "smoke", method="pbwn", depth=20, init="paper")
+    path = write_run(root, plan)
+    (path / "config.json").write_text((path / "config.json").read_text().replace('"pbwn"', '"[/x]"'))
+    assert "[/x]" in invoke("show", "table-3", "--out", root)
+
+
 def invoke(*words):
     result = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "140"})
     assert result.exception is None, result.exception

@@ -154,6 +154,40 @@ def test_what_diverges_does_not_gain_with_depth_and_is_not_mostly_best(tmp_path)
         assert "1 run of PBWN-Epoch at Res-44 that diverged" in found.sentence
 
 
+def test_what_diverges_wholly_is_worse_than_what_diverges_once(tmp_path):
+    for depth in (20, 32, 44, 56, 110):
+        for method, more in (("normal", depth / 20), ("wn", 1.0), ("pbwn-riem", 0.2), ("pbwn", 0.3), ("pbwn-epoch", 0)):
+            lost = method == "pbwn-epoch" and depth == 110
+            for plan in plans("table-3", seeds=3, method=method, depth=depth, init="paper"):
+                error = 6.0 + more + plan.labels["seed"] / 100
+                write_run(tmp_path, plan, errors=(50.0, error), state="diverged" if lost else "done")
+    growth = verdict(tmp_path, "table-3-grows", "PBWN-Epoch", "BaseLine", "Res-20 to Res-110")
+    mostly = verdict(tmp_path, "table-3-epoch", "PBWN-Epoch", "", "")
+    better = verdict(tmp_path, "table-3-better", "PBWN-Epoch", "BaseLine", "Res-110")
+    for found in (growth, mostly, better):
+        assert found.outcome == "does not hold"
+        assert "3 runs of PBWN-Epoch at Res-110 that diverged" in found.sentence
+    assert "in 4 of 5 columns" in mostly.sentence
+
+
+def test_where_both_sides_diverge_wholly_the_claim_does_not_hold(tmp_path):
+    for method in ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch"):
+        for plan in plans("table-3", seeds=3, method=method, depth=110, init="paper"):
+            write_run(tmp_path, plan, state="diverged")
+    found = verdict(tmp_path, "table-3-better", column="Res-110")
+    assert (found.outcome, found.counts) == ("does not hold", (0, 0))
+    assert found.sentence.startswith("PBWN against BaseLine at Res-110: 0 runs each, nothing to compare.")
+
+
+def test_two_runs_that_agree_to_the_digit_are_not_enough(tmp_path):
+    for seeds, outcome in ((2, "not enough runs"), (3, "holds")):
+        for interval, error in ((1, 1.60), (100, 1.70)):
+            for plan in plans("figure-2b", seeds=seeds, interval=interval, sizes="paper"):
+                write_run(tmp_path / str(seeds), plan, errors=(9.0, error + plan.labels["seed"] / 20))
+        found = verdict(tmp_path / str(seeds), "figure-2b-ends-well", "T = 100", "T = 1", "")
+        assert found.outcome == outcome
+
+
 def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path):
     def search(method, rates, errors):
         for rate in rates:
@@ -191,20 +225,30 @@ def test_one_depth_alone_says_nothing_about_growth(tmp_path):
     assert verdict(tmp_path, "table-3-grows", column="").outcome == "not enough runs"
 
 
-def test_most_columns_decide_which_variant_is_mostly_best(tmp_path):
-    for depth in (20, 32, 44):
-        for method, error in (("pbwn-riem", 7.0), ("pbwn", 7.1), ("pbwn-epoch", 6.9 if depth < 44 else 9.0)):
+@pytest.mark.parametrize(
+    ("best_at", "worse_at", "outcome", "words"),
+    [
+        ((20, 32, 44), (), "holds", "in 3 of 3 columns."),
+        ((20, 32, 44), (56, 110), "holds", "in 3 of 5 columns."),
+        ((20, 32), (44,), "not enough runs", "in 2 of 3 columns; 5 are needed."),
+        ((20,), (32, 44, 56), "does not hold", "in 1 of 4 columns."),
+    ],
+)
+def test_most_of_all_columns_decide_which_variant_is_mostly_best(tmp_path, best_at, worse_at, outcome, words):
+    for depth in (*best_at, *worse_at):
+        for method, error in (("pbwn-riem", 7.0), ("pbwn", 7.1), ("pbwn-epoch", 6.9 if depth in best_at else 9.0)):
             write(tmp_path / "two", "table-3", [error, error], method=method, depth=depth, init="paper")
             write(tmp_path / "one", "table-3", [error], method=method, depth=depth, init="paper")
     found = verdict(tmp_path / "two", "table-3-epoch", "PBWN-Epoch", "", "")
-    assert (found.outcome, found.sentence) == ("holds", "PBWN-Epoch has the lowest mean in 2 of 3 columns.")
-    assert verdict(tmp_path / "one", "table-3-epoch", "PBWN-Epoch", "", "").outcome == "not enough runs"
+    assert (found.outcome, found.sentence) == (outcome, f"PBWN-Epoch has the lowest mean {words}")
+    if outcome == "holds":
+        assert verdict(tmp_path / "one", "table-3-epoch", "PBWN-Epoch", "", "").outcome == "not enough runs"
 
 
 def test_a_best_rate_is_found_only_when_all_were_tried(tmp_path):
-    search(tmp_path, {1.0: (0.7, 0.8), 0.3: (0.1, 0.2), 0.1: (0.4, 0.5), 0.03: (0.9, 1.0)})
+    search(tmp_path, {1.0: (0.7, 0.81), 0.3: (0.1, 0.2), 0.1: (0.39, 0.51), 0.03: (0.9, 1.01)})
     assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "not enough runs"
-    search(tmp_path, {0.01: (1.9, 2.0)})
+    search(tmp_path, {0.01: (1.9, 2.01)})
     found = verdict(tmp_path, "figure-2a-rate", "PBWN", "", "0.3 against 0.1")
     assert (found.outcome, found.counts, found.difference) == ("holds", (2, 2), pytest.approx(-0.3))
 

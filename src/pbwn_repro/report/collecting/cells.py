@@ -63,6 +63,10 @@ class Cells:
         chosen = self._all.get((row, column.value))
         return chosen.diverged if chosen else 0
 
+    def has_runs(self, row: str, column: Column) -> bool:
+        """Whether a cell has runs that ended, finished or diverged."""
+        return (row, column.value) in self._all
+
     def tried(self, row: str, column: Column) -> frozenset[tuple[Any, ...]]:
         """The settings that the runs of a cell were chosen from."""
         chosen = self._all.get((row, column.value))

@@ -28,6 +28,7 @@ def collect(root: Path) -> Report:
                 left_out[path] = str(error)
     found: list[Section] = []
     matched: set[Path] = set()
+    on_other_copies: dict[Path, str] = {}
     for artefact in KNOWN.values():
         for scale in reversed(SCALES):
             if isinstance(artefact, MeasuredArtefact):
@@ -36,13 +37,15 @@ def collect(root: Path) -> Report:
                 left_out |= damaged
             elif isinstance(artefact, TrainedArtefact):
                 protocol = Protocol(artefact, scale)
-                runs = protocol.label({home: records.get((home, scale), []) for home in protocol.homes})
+                runs, others = protocol.label({home: records.get((home, scale), []) for home in protocol.homes})
+                on_other_copies |= others
                 matched |= {run.record.path for run in runs}
                 found += sections(protocol, runs)
     for (name, scale), kept in records.items():
         for record in kept:
             if record.path not in matched:
-                left_out[record.path] = f"another protocol: no run of {name} at scale {scale} has this configuration"
+                protocol_differs = f"another protocol: no run of {name} at scale {scale} has this configuration"
+                left_out[record.path] = on_other_copies.get(record.path, protocol_differs)
     remarked = (replace(section, remarks=_remarks(root, section)) for section in found)
     return Report(root, tuple(remarked), dict(sorted(left_out.items())))
 
@@ -52,7 +55,10 @@ def _remarks(root: Path, section: Section) -> tuple[str, ...]:
     file = root / section.artefact.name / section.scale / "remarks.md"
     if section.variant or not file.is_file():
         return ()
-    paragraphs = file.read_text(encoding="utf-8").split("\n\n")
+    try:
+        paragraphs = file.read_text(encoding="utf-8").split("\n\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text ({error})") from None
     return tuple(words for paragraph in paragraphs if (words := " ".join(paragraph.split())))
 
 

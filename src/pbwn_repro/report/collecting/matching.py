@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pbwn_repro.catalog import Plan, Scale, TrainedArtefact
-from pbwn_repro.catalog.artefact import Axis, identity
+from pbwn_repro.catalog.artefact import Axis, identity, original
 from pbwn_repro.report.collecting.reading import Record
 
 Labels = Mapping[str, Any]
@@ -43,8 +44,11 @@ class Protocol:
         """The artefacts in whose folders the runs are kept."""
         return tuple(sorted({plan.artefact for plan in self._plans}))
 
-    def label(self, records: Mapping[str, Sequence[Record]]) -> list[Labelled]:
-        """The runs that belong here, of those that are kept in each home, in the order of plans and seeds."""
+    def label(self, records: Mapping[str, Sequence[Record]]) -> tuple[list[Labelled], dict[Path, str]]:
+        """The runs that belong here, of those that are kept in each home, in the order of plans and seeds.
+
+        All have to be made on the same copy of a data set: those on others are named with that reason.
+        """
         found = []
         for home in self.homes:
             for record in records.get(home, ()):
@@ -52,7 +56,15 @@ class Protocol:
                 if position is not None:
                     found.append((position, record))
         found.sort(key=lambda item: (item[0], item[1].seed, item[1].path))
-        return [Labelled(record, _without_seed(self._plans[position])) for position, record in found]
+        used = _copies_used([record for _, record in found])
+        labelled, others = [], {}
+        for position, record in found:
+            copy, other = used[original(record.config.data.name)], _copy(record)
+            if other == copy:
+                labelled.append(Labelled(record, _without_seed(self._plans[position])))
+            else:
+                others[record.path] = f"another copy of the data: made on {_named(other)}, most runs on {_named(copy)}"
+        return labelled, others
 
     @cached_property
     def _plans(self) -> list[Plan]:
@@ -66,6 +78,25 @@ class Protocol:
         for position, plan in enumerate(self._plans):
             found[plan.artefact][plan.identity] = position
         return found
+
+
+def _copies_used(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
+    """By data set, the copy of it that most finished runs were made on; of equals the original pictures."""
+    counts: dict[str, dict[tuple[str, str], int]] = {}
+    for record in records:
+        copies = counts.setdefault(original(record.config.data.name), {})
+        copies[_copy(record)] = copies.get(_copy(record), 0) + (record.state == "done")
+    return {
+        name: min(copies, key=lambda copy: (-copies[copy], copy[0] != name, copy)) for name, copies in counts.items()
+    }
+
+
+def _copy(record: Record) -> tuple[str, str]:
+    return record.config.data.name, record.config.data.digest
+
+
+def _named(copy: tuple[str, str]) -> str:
+    return f"{copy[0]} ({copy[1][:8]})"
 
 
 def _without_seed(plan: Plan) -> Labels:

@@ -61,8 +61,6 @@ def _data(records: Sequence[Record], *, stand_ins: bool) -> list[str]:
     found = []
     if any(name.endswith("-jpeg") for name in names):
         found.append("Trained and tested on JPEG copies of the original pictures, which differ by their compression.")
-    if len({name.removesuffix("-jpeg") for name in names}) < len(names):
-        found.append("Some runs used JPEG copies of the pictures and some the originals.")
     if stand_ins and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])

@@ -13,7 +13,9 @@ from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.report.collecting.history import History, read_history
 from pbwn_repro.runs.folder import RunFolder
 
-_NUMBERS = ("test_error", "test_error_exported", "best_test_error", "best_step", "steps", "skipped_steps")
+_COUNTS = ("best_step", "steps", "skipped_steps")
+_NUMBERS = ("test_error", "test_error_exported", "best_test_error")
+_MOST_STEPS = 10**9
 _OTHERS = ("run", "test_top5_error", "deviation", "deviation_exported", "parameters", "constrained_weights")
 
 
@@ -60,7 +62,7 @@ def read_record(path: Path) -> Record:
         _compare(result, history)
     except FileNotFoundError:
         raise DamageError("metrics.jsonl is missing") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, ArithmeticError, OSError) as error:
         raise DamageError(str(error)) from None
     return Record(path, config, "done", read_environment(folder.environment), result, history)
 
@@ -78,15 +80,29 @@ def _config(folder: RunFolder) -> RunConfig:
 
 def _result(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     result = read_json(folder.result)
-    missing = [name for name in (*_NUMBERS, *_OTHERS) if name not in result]
+    missing = [name for name in (*_NUMBERS, *_COUNTS, *_OTHERS) if name not in result]
     if missing:
         raise DamageError(f"result.json lacks {', '.join(missing)}")
     if result["run"] != config.hash:
         raise DamageError(f"result.json belongs to the run {str(result['run'])[:8]}, not to {config.hash[:8]}")
     for name in _NUMBERS:
-        if isinstance(result[name], bool) or not isinstance(result[name], int | float) or not isfinite(result[name]):
-            raise DamageError(f"result.json: {name} is {result[name]!r}, not a number")
+        if isinstance(result[name], bool) or not isinstance(result[name], int | float) or not _is_finite(result[name]):
+            raise DamageError(f"result.json: {name} is {_short(result[name])}, not a number")
+    for name in _COUNTS:
+        if isinstance(result[name], bool) or not isinstance(result[name], int) or not 0 <= result[name] <= _MOST_STEPS:
+            raise DamageError(f"result.json: {name} is {_short(result[name])}, not a number of steps")
     return result
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return isfinite(number)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def _short(value: object) -> str:
+    return repr(value)[:40]
 
 
 def _compare(result: Mapping[str, Any], history: History) -> None:
@@ -110,6 +126,8 @@ def read_environment(path: Path) -> dict[str, Any]:
     for part in ("data", "packages"):
         if not isinstance(found.get(part, {}), dict):
             raise DamageError(f"{path.name}: {part} holds no object")
+    if "data" in found and not {"name", "origin"} <= found["data"].keys():
+        raise DamageError(f"{path.name}: data lacks a name or an origin")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isclose, nan
 
 from pbwn_repro.paper import Alike, Better, Higher, Number
 from pbwn_repro.paper.criteria import IntervalKind, NotWorse
@@ -55,6 +56,8 @@ def moments_of(number: Number | None) -> Moments | None:
 
 def decide(criterion: Comparison, interval: Interval, counts: tuple[int, int], level: float) -> Outcome:
     """What an interval says to a criterion; `level` is the mean that a relative margin is a share of."""
+    if says_nothing(interval, counts):
+        return "not enough runs"
     if isinstance(criterion, Better | Higher):
         return one_sided(interval, counts, lower=isinstance(criterion, Better))
     if isinstance(criterion, NotWorse):
@@ -69,9 +72,16 @@ def decide(criterion: Comparison, interval: Interval, counts: tuple[int, int], l
 
 def one_sided(interval: Interval, counts: tuple[int, int], *, lower: bool) -> Outcome:
     """Whether a difference is on the right side of zero; one that is not seen in three runs a side does not hold."""
+    if says_nothing(interval, counts):
+        return "not enough runs"
     if interval.contains_zero:
         return "does not hold" if min(counts) >= ENOUGH else "not enough runs"
     return "holds" if (interval.high < 0) == lower else "does not hold"
+
+
+def says_nothing(interval: Interval, counts: tuple[int, int]) -> bool:
+    """Whether an interval has no width because two runs a side happen to agree to the digit."""
+    return isclose(interval.low, interval.high, rel_tol=1e-9) and min(counts) < ENOUGH
 
 
 def margin_of(criterion: Alike, level: float) -> float:
@@ -80,5 +90,6 @@ def margin_of(criterion: Alike, level: float) -> float:
 
 
 def level_of(*sides: Values) -> float:
-    """The mean over both sides."""
-    return mean([mean(list(values.values())) for values in sides if values])
+    """The mean over both sides; not a number where neither has runs."""
+    means = [mean(list(values.values())) for values in sides if values]
+    return mean(means) if means else nan

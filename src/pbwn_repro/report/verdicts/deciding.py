@@ -9,7 +9,7 @@ from pbwn_repro.paper import Alike, BestSetting, Better, Claim, Column, Grows, H
 from pbwn_repro.report.collecting.layout import Row
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import Interval, mean
-from pbwn_repro.report.verdicts.comparing import Comparison, Values, compare, compare_numbers, decide, level_of
+from pbwn_repro.report.verdicts.comparing import Comparison, compare, compare_numbers, decide, level_of
 from pbwn_repro.report.verdicts.grid import Grid
 from pbwn_repro.report.verdicts.losses import with_losses
 from pbwn_repro.report.verdicts.trends import best_settings, growth, tally
@@ -47,9 +47,8 @@ def _on(claim: Claim, grid: Grid) -> Iterator[Verdict]:
 def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], grid: Grid) -> Iterator[Verdict]:
     for column in grid.columns(criterion.measure):
         for row, against in pairs:
-            ours, theirs = grid.values(row, column), grid.values(against, column)
-            if ours or theirs:
-                yield _compare(claim, criterion, row, against, column, ours, theirs, grid)
+            if grid.has_runs(row, column) or grid.has_runs(against, column):
+                yield _compare(claim, criterion, row, against, column, grid)
 
 
 def _compare(
@@ -58,10 +57,9 @@ def _compare(
     row: str,
     against: str,
     column: Column,
-    ours: Values,
-    theirs: Values,
     grid: Grid,
 ) -> Verdict:
+    ours, theirs = grid.values(row, column), grid.values(against, column)
     compared = compare(ours, theirs, criterion.interval)
     interval, level = compared.interval, level_of(ours, theirs)
     difference = interval.difference if interval else None

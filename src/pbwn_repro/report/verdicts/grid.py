@@ -35,6 +35,9 @@ class Grid(Protocol):
     def diverged(self, row: str, column: Column) -> int:
         """How many runs of a cell diverged."""
 
+    def has_runs(self, row: str, column: Column) -> bool:
+        """Whether a cell has runs that ended, finished or diverged."""
+
     def tried(self, row: str, column: Column) -> frozenset[tuple[Any, ...]]:
         """The settings that the runs of a cell were chosen from."""
 

@@ -22,62 +22,70 @@ def growth(claim: Claim, criterion: Grows, grid: Grid) -> Iterator[Verdict]:
     """Whether the gain of each row is larger in the last column than in the first, of those that have runs."""
     for row in criterion.rows:
         both = [
-            column for column in grid.layout.columns if grid.values(row, column) and grid.values(criterion.than, column)
+            column
+            for column in grid.layout.columns
+            if grid.has_runs(row, column) and grid.has_runs(criterion.than, column)
         ]
-        if not both:
-            continue
-        title, against = grid.layout.title(row), grid.layout.title(criterion.than)
-        if len(both) < 2:
-            words = f"Runs of {title} and {against} at {both[0].title} alone: growth needs two depths."
-            yield Verdict(claim, "not enough runs", None, None, None, (0, 0), words, title, against)
-            continue
-        first, last = both[0], both[-1]
-        cells = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
-        samples = [list(grid.values(*cell).values()) for cell in cells]
-        counts = (min(map(len, samples[:2])), min(map(len, samples[2:])))
-        place = f"{first.title} to {last.title}"
-        if min(counts) < 2:
-            words = f"The gain of {title} over {against} from {place}: {runs(counts)}, an interval needs two."
-            yield Verdict(claim, "not enough runs", None, None, None, counts, words, title, against, place)
-            continue
-        interval = contrast([Moments.of(sample) for sample in samples], _GROWTH)
-        outcome = one_sided(interval, counts, lower=False)
-        change = f"{digits(abs(interval.difference))} points {'larger' if interval.difference > 0 else 'smaller'}"
-        seen = "No difference seen: the" if interval.contains_zero else "The"
-        words = (
-            f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
-            f"({span(interval)}; Welch's test, {runs(counts)})."
-        )
-        outcome, lost = with_losses(outcome, cells, (row,), grid)
-        words += lost
-        yield Verdict(
-            *(claim, outcome, interval.difference, interval.low, interval.high, counts, words, title, against, place),
-            _paper_growth(cells, grid),
-        )
+        if both:
+            yield _growth(claim, criterion, row, both, grid)
+
+
+def _growth(claim: Claim, criterion: Grows, row: str, columns: list[Column], grid: Grid) -> Verdict:
+    title, against = grid.layout.title(row), grid.layout.title(criterion.than)
+    first, last = columns[0], columns[-1]
+    if first == last:
+        words = f"Runs of {title} and {against} at {first.title} alone: growth needs two depths."
+        return Verdict(claim, "not enough runs", None, None, None, (0, 0), words, title, against)
+    cells = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
+    samples = [list(grid.values(*cell).values()) for cell in cells]
+    counts = (min(map(len, samples[:2])), min(map(len, samples[2:])))
+    place = f"{first.title} to {last.title}"
+    if min(counts) < 2:
+        words = f"The gain of {title} over {against} from {place}: {runs(counts)}, an interval needs two."
+        outcome, lost = with_losses("not enough runs", cells, (row,), grid)
+        return Verdict(claim, outcome, None, None, None, counts, words + lost, title, against, place)
+    interval = contrast([Moments.of(sample) for sample in samples], _GROWTH)
+    change = f"{digits(abs(interval.difference))} points {'larger' if interval.difference > 0 else 'smaller'}"
+    seen = "No difference seen: the" if interval.contains_zero else "The"
+    words = (
+        f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
+        f"({span(interval)}; Welch's test, {runs(counts)})."
+    )
+    outcome, lost = with_losses(one_sided(interval, counts, lower=False), cells, (row,), grid)
+    return Verdict(
+        *(claim, outcome, interval.difference, interval.low, interval.high, counts, words + lost, title, against),
+        *(place, _paper_growth(cells, grid)),
+    )
 
 
 def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
-    """In how many columns a row has the lowest mean."""
+    """In how many columns a row has the lowest mean; one that diverged wholly has none."""
     columns = grid.layout.columns
-    full = [column for column in columns if all(grid.values(row, column) for row in criterion.among)]
+    full = [column for column in columns if all(grid.has_runs(row, column) for row in criterion.among)]
     if not full:
         return
     title = grid.layout.title(criterion.row)
-    means = {column: {row: mean(list(grid.values(row, column).values())) for row in criterion.among} for column in full}
-    best = [column for column in full if means[column][criterion.row] == min(means[column].values())]
+    best = [column for column in full if _is_lowest(criterion, column, grid)]
+    cells = [(row, column) for column in full for row in criterion.among]
+    least = min(len(grid.values(*cell)) + grid.diverged(*cell) for cell in cells)
     words = f"{title} has the lowest mean in {len(best)} of {len(full)} columns"
-    least = min(len(grid.values(row, column)) for column in full for row in criterion.among)
-    if 2 * len(full) <= len(columns):
+    still_open = len(columns) - len(full)
+    if still_open and 2 * len(best) <= len(columns) < 2 * (len(best) + still_open):
         words += f"; {len(columns)} are needed"
         outcome: Outcome = "not enough runs"
     elif least < 2:
         words += ", but with one run in some"
         outcome = "not enough runs"
     else:
-        outcome = "holds" if 2 * len(best) > len(full) else "does not hold"
-    cells = [(row, column) for column in full for row in criterion.among]
+        outcome = "holds" if 2 * len(best) > len(columns) else "does not hold"
     outcome, lost = with_losses(outcome, cells, (criterion.row,), grid)
     yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.{lost}", title)
+
+
+def _is_lowest(criterion: MostlyBest, column: Column, grid: Grid) -> bool:
+    found = {row: list(grid.values(row, column).values()) for row in criterion.among}
+    means = {row: mean(values) for row, values in found.items() if values}
+    return criterion.row in means and means[criterion.row] == min(means.values())
 
 
 def best_settings(claim: Claim, criterion: BestSetting, grid: Grid) -> Iterator[Verdict]:

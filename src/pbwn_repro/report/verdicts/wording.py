@@ -6,7 +6,7 @@ from pbwn_repro.paper import Alike, Better, Higher
 from pbwn_repro.report.collecting.measures import UNITS, WORDS
 from pbwn_repro.report.model import Outcome
 from pbwn_repro.report.statistics import Interval
-from pbwn_repro.report.verdicts.comparing import Compared, Comparison, margin_of
+from pbwn_repro.report.verdicts.comparing import Compared, Comparison, margin_of, says_nothing
 
 
 def digits(value: float) -> str:
@@ -52,6 +52,8 @@ def sentence(
     if compared.interval is None:
         return f"The {found}, but with {runs(compared.counts)}: an interval needs two a side."
     how = f"({span(compared.interval)}; {compared.kind}, {runs(compared.counts)})"
+    if says_nothing(compared.interval, compared.counts):
+        return f"The {found} {how}: two runs that agree to the digit say nothing of the spread."
     if isinstance(criterion, Better | Higher):
         if compared.interval.contains_zero:
             return f"No difference seen: the {found} {how}."
