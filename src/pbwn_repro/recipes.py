@@ -8,6 +8,7 @@ from typing import Any
 Recipe = dict[str, Any]
 
 _MNIST_MLP: Recipe = {
+    "model_options": {"sizes": "paper"},
     "data": {"name": "mnist", "normalisation": "mnist-mlp"},
     "optimizer": {"kind": "sgd", "lr": 0.3, "momentum": 0.0},
     "epochs": 20,
@@ -56,6 +57,7 @@ _IMAGENET: Recipe = {
     "log_every": 100,
 }
 _LADDER: Recipe = {
+    "model_options": {"denoising": "authors"},
     "data": {"name": "mnist", "labels": 100},
     "optimizer": {"kind": "adam", "lr": 0.001, "weight_decay": 1e-4},
     "schedule": {"kind": "linear-tail", "constant_steps": 50_000},

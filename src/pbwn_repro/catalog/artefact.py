@@ -34,6 +34,9 @@ class Axis:
     role: Literal["row", "column", "searched", "variant"]
 
 
+INIT = Axis("init", ("paper", "authors"), "variant")
+
+
 @dataclass(frozen=True)
 class Plan:
     """A run that an artefact needs: what it is in the artefact's words, and the wishes that make its configuration.

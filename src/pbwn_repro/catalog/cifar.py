@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pbwn_repro.catalog.artefact import Axis, Labels, Scale
+from pbwn_repro.catalog.artefact import INIT, Axis, Labels, Scale
 from pbwn_repro.catalog.scales import shortened
 
 METHODS = Axis("method", ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch"), "row")
-INIT = Axis("init", ("paper", "authors"), "variant")
 # What stands in for a set at the smoke scale: nothing is downloaded, and a run takes seconds.
 STAND_INS: Mapping[str, Mapping[str, Any]] = {
     "epochs": {"data": "synthetic:tiny10", "epochs": 2, "schedule.drops": [2], "batch_size": 16, "log_every": 1},
@@ -18,7 +17,8 @@ STAND_INS: Mapping[str, Mapping[str, Any]] = {
 }
 DEPARTURES = (
     "All methods of a network start from the same weights, initialised as the paper states for it. In the authors' "
-    "code the initialiser passes over the layers of some methods; `--only init=authors` does as the code does.",
+    "code the initialiser passes over the layers of some methods, and the scales of BN in VGG-E and Inception start "
+    "uniform in (0, 1), here at 1; `--only init=authors` does as the code does.",
     "Pictures are augmented as in the authors' code: padded by reflection, one crop for a whole batch, half of each "
     "batch flipped. The paper speaks of zero padding and of a crop for each picture.",
     "The momentum is set to zero when the rate drops, as in the authors' code; the paper does not say so.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pbwn_repro.catalog.artefact import Axis, Labels, Scale, TrainedArtefact
-from pbwn_repro.catalog.cifar import INIT, METHODS
+from pbwn_repro.catalog.artefact import INIT, Axis, Labels, Scale, TrainedArtefact
+from pbwn_repro.catalog.cifar import METHODS
 from pbwn_repro.catalog.table_1 import TABLE_1
 
 

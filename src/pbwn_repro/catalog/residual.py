@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pbwn_repro.catalog.artefact import Axis, Labels, Scale
-from pbwn_repro.catalog.cifar import INIT, METHODS, on_cifar
+from pbwn_repro.catalog.artefact import INIT, Axis, Labels, Scale
+from pbwn_repro.catalog.cifar import METHODS, on_cifar
 
 DEPTHS = (20, 32, 44, 56, 110)
 PROTOCOL = (

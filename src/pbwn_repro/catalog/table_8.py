@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pbwn_repro.catalog.artefact import Axis, Labels, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import INIT, Axis, Labels, Scale, TrainedArtefact
 
 RATES = (0.001, 0.002, 0.0005)
 DECAYS = (0.0001, 0.0002, 0.0)
@@ -18,11 +18,12 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
         Axis("lr", RATES if scale == "paper" else RATES[:1], "searched"),
         Axis("weight_decay", DECAYS if scale == "paper" else DECAYS[:1], "searched"),
         Axis("denoising", ("authors", "rasmus"), "variant"),
+        INIT,
     )
 
 
 def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-    shared: dict[str, Any] = {"model": "ladder", **{name: labels[name] for name in ("method", "labels")}}
+    shared: dict[str, Any] = {"model": "ladder", **{name: labels[name] for name in ("method", "labels", "init")}}
     shared |= {"lr": labels["lr"], "weight_decay": labels["weight_decay"]}
     options: dict[str, Any] = {"denoising": labels["denoising"]}
     if scale == "smoke":
@@ -44,6 +45,8 @@ TABLE_8 = TrainedArtefact(
         "that Rasmus et al. write, (z_hat - m) / s.",
         "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
         "it were the number of labels.",
+        "The scale of the output's BN starts at 1; in the authors' code uniform in (0, 1), which `--only init=authors` "
+        "makes.",
         "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, "
         "without a search.",
     ),
