@@ -75,7 +75,7 @@ class Data(Part):
 
     name: str
     digest: str
-    train: tuple[str, ...] = ("train",)
+    train: Annotated[tuple[str, ...], Field(min_length=1)] = ("train",)
     test: str = "test"
     normalisation: Literal["unit-range", "mnist-mlp", "cifar", "imagenet"] = "unit-range"
     augmentation: Literal["none", "authors", "he"] = "none"

@@ -132,9 +132,8 @@ def _preview(items: Sequence[Item], places: Slots, scale: str, out: Path) -> Non
 def _artefacts(names: list[str]) -> list[Artefact]:
     from pbwn_repro import catalog
 
-    if "all" in names:
-        return list(catalog.ARTEFACTS.values())
-    return [catalog.find(name) for name in dict.fromkeys(names)]
+    named = [catalog.find(name) for name in dict.fromkeys(names) if name != "all"]
+    return list(catalog.ARTEFACTS.values()) if "all" in names else named
 
 
 def _summarise(result: Sweep, out: Path) -> None:

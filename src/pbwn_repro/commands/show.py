@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from pbwn_repro.commands.names import ARTEFACTS, completing
 
@@ -33,10 +34,10 @@ def show(
 
     found = find(artefact)
     console = Console()
-    console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{found.about}\n", highlight=False)
-    console.print(f"[bold]Protocol[/bold]  {found.protocol}", highlight=False)
+    console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{escape(found.about)}\n", highlight=False)
+    console.print(f"[bold]Protocol[/bold]  {escape(found.protocol)}", highlight=False)
     for departure in found.departures:
-        console.print(f"[bold]Departs[/bold]   {departure}", highlight=False)
+        console.print(f"[bold]Departs[/bold]   {escape(departure)}", highlight=False)
     report = collect(out) if out.exists() else Report(out, (), {})
     sections = [section for section in report.sections if section.artefact.name == found.name]
     for section in sections:
@@ -45,10 +46,12 @@ def show(
         if found.name in TABLES:
             console.print()
             console.print(_paper(TABLES[found.name]))
-        console.print(f"\nNo runs in {out}. pbwn reproduce {found.name} makes them.", highlight=False, soft_wrap=True)
+        console.print(
+            f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} makes them.", highlight=False, soft_wrap=True
+        )
     for path, why in report.left_out.items():
         if path.relative_to(out).parts[0] == found.name:
-            console.print(f"[red]left out[/red] {path}: {why}", highlight=False, soft_wrap=True)
+            console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", highlight=False, soft_wrap=True)
 
 
 def _section(console: Console, section: Any, out: Path) -> None:
@@ -74,16 +77,16 @@ def _section(console: Console, section: Any, out: Path) -> None:
         if chosen := best_settings(section.table):
             console.print(f"Best settings: {'; '.join(chosen)}", highlight=False)
     for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
-        console.print(f"\n[italic]“{claim.quote}”[/italic]", highlight=False)
+        console.print(f"\n[italic]“{escape(claim.quote)}”[/italic]", highlight=False)
         for verdict in section.verdicts:
             if verdict.claim == claim:
                 colour = _COLOURS[verdict.outcome]
-                console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {verdict.sentence}", highlight=False)
+                console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
         if claim.remark:
-            console.print(f"  [dim]{claim.remark}[/dim]", highlight=False)
+            console.print(f"  [dim]{escape(claim.remark)}[/dim]", highlight=False)
     console.print()
     for note in section.notes[: len(section.notes) - len(section.artefact.departures)]:
-        console.print(f"· {note}", highlight=False)
+        console.print(f"· {escape(note)}", highlight=False)
     states = {
         "done": [run.path for run in section.runs],
         "diverged": section.diverged,
@@ -91,14 +94,20 @@ def _section(console: Console, section: Any, out: Path) -> None:
     }
     for state, paths in states.items():
         for path in paths:
-            console.print(f"[dim]{state:>10}[/dim]  {path.relative_to(out)}", highlight=False, soft_wrap=True)
+            console.print(
+                f"[dim]{state:>10}[/dim]  {escape(str(path.relative_to(out)))}", highlight=False, soft_wrap=True
+            )
     if section.measurement:
         console.print(
-            f"[dim]{'done':>10}[/dim]  {section.measurement.relative_to(out)}", highlight=False, soft_wrap=True
+            f"[dim]{'done':>10}[/dim]  {escape(str(section.measurement.relative_to(out)))}",
+            highlight=False,
+            soft_wrap=True,
         )
     if section.missing:
         console.print(
-            f"[dim]{'missing':>10}[/dim]  {section.missing}: {command(section)}", highlight=False, soft_wrap=True
+            f"[dim]{'missing':>10}[/dim]  {section.missing}: {escape(command(section))}",
+            highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -80,7 +80,7 @@ def train(
     tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
     quiet: Annotated[bool, option("Print the result alone.", "--quiet", "-q")] = False,
     dry_run: Annotated[
-        bool, option("Show configuration, constrained weights and an estimate; write nothing.", "--dry-run")
+        bool, option("Show configuration, constrained weights and an estimate, and make no run.", "--dry-run")
     ] = False,
 ) -> None:
     """Train one network. The same command goes on where it was cut off; a finished run is not made again.
@@ -129,13 +129,13 @@ def _train(
     from pbwn_repro.engine.processes import processes
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
-    from pbwn_repro.runs.resolution import parse, read_file, resolve
+    from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
 
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     with processes(_device(device)) as place:
-        wishes = {**(read_file(file) if file else {}), **dict(map(parse, assignments)), **chosen}
+        wishes = joined(read_file(file) if file else {}, {**dict(map(parse, assignments)), **chosen})
         wishes.pop("processes", None)
         config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
         folder = RunFolder.of(config, out)
@@ -169,7 +169,9 @@ def _device(name: str) -> Any:
     try:
         found = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"--device {name!r}: there is cpu, cuda, cuda:<number>") from None
+        found = None
+    if found is None or found.type not in ("cpu", "cuda") or (found.type == "cpu" and found.index):
+        raise ValueError(f"--device {name!r}: there is cpu, cuda, cuda:<number>")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: this torch sees no GPU")
     return found

@@ -88,7 +88,8 @@ class CheckpointStore:
 
     def _found(self) -> list[tuple[int, Path]]:
         paths = self._folder.glob(f"{_PREFIX}*") if self._folder.exists() else ()
-        return sorted(((int(path.name.removeprefix(_PREFIX)), path) for path in paths), reverse=True)
+        steps = {path: path.name.removeprefix(_PREFIX) for path in paths}
+        return sorted(((int(step), path) for path, step in steps.items() if step.isdecimal()), reverse=True)
 
 
 def _manifest(run: str, step: int, files: Mapping[str, bytes]) -> bytes:

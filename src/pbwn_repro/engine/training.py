@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 import pbwn
 from pbwn_repro import methods, models
-from pbwn_repro.config import Adam, RunConfig
+from pbwn_repro.config import Adam, ConfigError, RunConfig
 from pbwn_repro.data import DataSet, random_seed
 from pbwn_repro.engine import state
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
@@ -122,13 +122,17 @@ class Training:
         torch.manual_seed(random_seed(config.seed, "initialisation"))
         images = self._tests.batch(0, 0).images
         start = methods.start(config.model, config.method, config.init)
-        model = models.build(
-            config.model,
-            num_classes=len(self._dataset.classes),
-            in_channels=images.shape[1],
-            image_size=images.shape[2],
-            **{**start, **config.model_options},
-        )
+        told: dict[str, Any] = {
+            "num_classes": len(self._dataset.classes),
+            "in_channels": images.shape[1],
+            "image_size": images.shape[2],
+        }
+        if clash := told.keys() & config.model_options.keys():
+            raise ConfigError(f"model_options.{min(clash)}: the data tell it, it cannot be set")
+        try:
+            model = models.build(config.model, **told, **{**start, **config.model_options})
+        except TypeError as error:
+            raise ConfigError(f"model_options: {error}") from None
         self._norms = NormWatch(model, config.model, config.scope)
         self._method.prepare(model, config.model, config.scope)
         # Convolutions are faster in this layout; without any, it changes nothing.

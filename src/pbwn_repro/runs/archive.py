@@ -31,6 +31,8 @@ def archive(runs: Path, target: Path) -> Archived:
         raise FileNotFoundError(f"{runs}: there is no such folder with runs")
     done = Archived()
     for config in sorted(runs.rglob("config.json")):
+        if target.resolve() in config.resolve().parents:
+            continue  # kept before: the target may lie among the runs
         source = RunFolder(config.parent)
         if source.state not in ("done", "diverged"):
             done.unfinished += 1

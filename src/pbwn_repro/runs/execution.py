@@ -95,10 +95,16 @@ def _open_checkpoint(store: CheckpointStore, folder: RunFolder, reporter: Report
 
 
 def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter) -> None:
-    if not folder.environment.exists():
+    try:
+        before = json.loads(folder.environment.read_text())
+        changed = differences(before, now)
+    except FileNotFoundError:
         write_atomically(folder.environment, to_json(now))
         return
-    changed = differences(json.loads(folder.environment.read_text()), now)
+    except (ValueError, AttributeError):
+        reporter.message(f"{folder.environment.name} is damaged and written anew: what it said is lost")
+        write_atomically(folder.environment, to_json(now))
+        return
     if changed:
         reporter.message(
             f"the environment has changed since this run was started: {'; '.join(changed)}. "

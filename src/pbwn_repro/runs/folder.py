@@ -65,7 +65,12 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any]:
         """The numbers of a finished run."""
-        found: dict[str, Any] = json.loads(self.result.read_text())
+        try:
+            found = json.loads(self.result.read_text())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found:
+            raise OSError(f"{self.result} is damaged: remove it, and the run goes on")
         return found
 
     def note_divergence(self, step: int, message: str) -> None:

@@ -54,7 +54,9 @@ def _devices(name: str) -> list[str]:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+        raise ValueError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>")
     if device.type == "cuda" and (device.index or 0) >= found:
         raise ValueError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
     return [name]

@@ -27,12 +27,29 @@ def resolve(
     fields, source = complete(wishes)
     fields["processes"] = processes
     data = fields["data"]
+    read_config({**fields, "data": {**data, "digest": ""}})  # what is wrong is said before anything is fetched
     splits = [*data.get("train", ["train"]), data.get("test", "test")]
     dataset = load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
         fields["data"] = data = {**prepared({**data, "name": ""}, dataset.name), **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
+
+
+def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The wishes of a file and of a command line, which counts more.
+
+    The length of a run is given as epochs or as steps, so one takes the place of the other. Another source of the data
+    takes the place of their name and digest alone: how they are used stays as the file has it.
+    """
+    kept = {name: value for name, value in file.items() if name not in ("epochs", "steps") or value is not None}
+    if "epochs" in given or "steps" in given:
+        kept = {name: value for name, value in kept.items() if name not in ("epochs", "steps")}
+    data = kept.get("data")
+    if "data" in given and isinstance(data, Mapping):
+        used = {name: value for name, value in data.items() if name not in ("name", "digest") and value is not None}
+        kept |= {f"data.{name}": value for name, value in used.items()}
+    return {**kept, **given}
 
 
 def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

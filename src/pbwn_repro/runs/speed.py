@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -90,8 +91,9 @@ class Speeds:
         held = self._held[what]
         if key not in held:
             held[key] = find()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, to_json(held))
+            with suppress(OSError):  # an estimate that cannot be kept is made anew
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, to_json(held))
         return held[key]
 
 

@@ -74,6 +74,44 @@ def test_a_configuration_file_does_what_options_do(here, tmp_path):
     assert contents(tmp_path / "options") == contents(tmp_path / "file")
 
 
+def test_another_source_of_the_data_leaves_the_rest_of_a_file_as_it_is(here, tmp_path):
+    ladder = ("--model", "ladder", "--data", "digits", "--labels", "20", "--steps", "4", "--batch-size", "50")
+    assert here(*ladder, "--set", "schedule.constant_steps=2", "--out", tmp_path / "first")[0] == 0
+    file = only_folder(tmp_path / "first") / "config.json"
+    for words in ((), ("--data", "digits")):
+        out = tmp_path / f"again {len(words)}"
+        assert here("--config", file, *words, "--out", out)[0] == 0
+        assert contents(out) == contents(tmp_path / "first")
+
+
+def test_epochs_take_the_place_of_a_file_s_steps(here, tmp_path):
+    assert here(*QUICK, "--out", tmp_path / "steps")[0] == 0
+    file = only_folder(tmp_path / "steps") / "config.json"
+    assert here("--config", file, "--epochs", "1", "--set", "batch_size=359", "--out", tmp_path / "epochs")[0] == 0
+    found = json.loads((only_folder(tmp_path / "epochs") / "config.json").read_text())
+    assert (found["epochs"], found["steps"]) == (1, None)
+
+
+def test_damaged_files_of_a_run_are_named(here, tmp_path):
+    words = (*QUICK, "--out", tmp_path)
+    assert here(*words)[0] == 0
+    folder = only_folder(tmp_path)
+    whole = folder.joinpath("result.json").read_bytes()
+    for content in ("", "{}", "[]"):
+        folder.joinpath("result.json").write_text(content)
+        code, _, told = here(*words)
+        assert code == FAILED
+        assert "result.json is damaged" in told
+    folder.joinpath("result.json").unlink()
+    for content in ("", "[]"):
+        folder.joinpath("environment.json").write_text(content)
+        folder.joinpath("checkpoints", "step-000000006 (copy)").mkdir(exist_ok=True)
+        code, _, told = here(*words)
+        assert (code, folder.joinpath("result.json").read_bytes()) == (0, whole)
+        assert "environment.json is damaged" in told
+        folder.joinpath("result.json").unlink()
+
+
 def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(tmp_path):
     words = (*QUICK[:4], "--steps", "100000", "--batch-size", "1024", "--threads", "1", "--out", tmp_path)
     with subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment()) as child:
@@ -142,6 +180,13 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
         (("--model", "vgg-e", "--data", "digits"), "vgg-e"),
         (("--config", "nowhere.json"), "there is no such file"),
         (("--model", "mlp", "--data", "digits", "--shard"), "start several with torchrun"),
+        (("--model", "mlp", "--data", "digits", "--device", "mps"), "there is cpu, cuda, cuda:<number>"),
+        (("--model", "mlp", "--data", "digits", "--device", "cpu:3"), "there is cpu, cuda, cuda:<number>"),
+        (("--model", "mlp", "--data", "digits", "--set", "model_options.foo=5"), "mlp has no option 'foo'"),
+        (("--model", "mlp", "--data", "digits", "--set", "model_options.num_classes=3"), "the data tell it"),
+        (("--model", "mlp", "--data", "digits", "--set", "data.train=5"), "data.train"),
+        (("--model", "mlp", "--data", "digits", "--set", "data.train=train"), "data.train"),
+        (("--model", "mlp", "--data", "digits", "--set", "data.train=[]"), "data.train"),
     ],
 )
 def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tmp_path, monkeypatch):

@@ -43,6 +43,12 @@ def test_keeping_again_adds_what_is_new(runs, tmp_path):
     assert (done.new, done.known, done.unfinished) == (1, 2, 0)
 
 
+def test_a_target_among_the_runs_is_not_archived_itself(runs):
+    for new, known in ((2, 0), (0, 2)):
+        done = archive(runs, runs / "kept")
+        assert (done.new, done.known, done.unfinished) == (new, known, 1)
+
+
 def test_another_result_of_the_same_run_is_refused(runs, tmp_path):
     archive(runs, tmp_path / "results")
     (runs / "table-3/short/done/result.json").write_text("{}")

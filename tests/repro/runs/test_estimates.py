@@ -74,5 +74,11 @@ def test_what_was_found_out_is_kept(tmp_path):
     assert Speeds(tmp_path, tmp_path / "cache").estimate(config) == first
 
 
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    speeds = Speeds(tmp_path, tmp_path / "cache")
+    assert [speeds._kept("speeds", "this", lambda: 2.0) for _ in range(2)] == [2.0, 2.0]
+
+
 def test_hours_at_a_stated_speed():
     assert hours_at(3.6e18, teraflops=10) == pytest.approx(100)
