@@ -6,18 +6,19 @@ between calls, such as views and addresses, holds while the weights stay where t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter, is_
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from pbwn import backends, projection, sharded
 from pbwn.axes import Axes
 from pbwn.backends import Backend
 from pbwn.constraint import Constraint, UnitNorm
 from pbwn.selection import ConstrainedWeight
-from pbwn.validation import refuse_misfits, refuse_radii
+from pbwn.validation import refuse_gathered, refuse_misfits, refuse_radii
 
 # How far rounding alone can take a row that was just projected, relative to its radius.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 8e-3}
@@ -33,12 +34,17 @@ class Batch:
         radii: Mapping[str, Tensor] | None = None,
         *,
         backend: Backend = "auto",
+        on_change: Callable[[], None] | None = None,
     ) -> None:
-        """`radii` holds, by the weight's name, a number per neuron; asked for where the radius is "initial"."""
+        """`radii` holds, by the weight's name, a number per neuron; asked for where the radius is "initial".
+
+        `on_change` is called when weights are found to be replaced or moved, before they are looked at anew.
+        """
         self._weights = weights
         self._constraint = constraint
         self._radii = radii if radii and constraint == UnitNorm(radius="initial") else {}
         self._backend: Backend = backend
+        self._on_change = on_change
         self._plan: _Plan | None = None
 
     def project_(self) -> None:
@@ -50,6 +56,7 @@ class Batch:
             shards = [sharded.Shard.of(weight.tensor, weight.axes) for weight in plan.spread]
             with torch.no_grad():
                 sharded.project_(shards, self._constraint, [self._radius(weight) for weight in plan.spread])
+            increment_version([weight.tensor for weight in plan.spread])  # what was written to are their parts
 
     @torch.no_grad()
     def settle_(self) -> None:
@@ -60,6 +67,7 @@ class Batch:
             if sharded.is_sharded(tensor):
                 shard = sharded.Shard.of(tensor, weight.axes)
                 sharded.project_([shard], self._constraint, [radii], leave_within=tolerance)
+                increment_version(tensor)
             else:
                 projection.project_(tensor, weight.axes, self._constraint, radii=radii, leave_within=tolerance)
 
@@ -74,6 +82,7 @@ class Batch:
             gradients = [sharded.local_gradient(weight.tensor) for weight in spread]
             with torch.no_grad():
                 sharded.tangent_(shards, gradients, [self._radius(weight) for weight in spread])
+            increment_version([weight.tensor.grad for weight in spread if weight.tensor.grad is not None])
 
     def paths(self) -> list[str]:
         """The path that each weight takes, as `backends.paths` names them."""
@@ -81,12 +90,15 @@ class Batch:
 
     def _radius(self, weight: ConstrainedWeight) -> Tensor | None:
         radii = self._radii.get(weight.name)
-        return None if radii is None else radii.to(weight.tensor.device)
+        return None if radii is None else radii.to(weight.tensor.device, projection.wide_dtype(weight.tensor))
 
     def _current_plan(self) -> _Plan:
         """The plan of the last call, unless a weight was replaced, moved, restrided or cast since."""
         plan = self._plan
         if plan is None or not plan.fits():
+            if self._on_change is not None:
+                self._on_change()
+            refuse_gathered([] if plan is None else plan.spread)
             refuse_misfits(self._constraint, self._weights)
             refuse_radii(self._constraint, self._weights, self._radii)
             radii = [self._radius(weight) for weight in self._weights]

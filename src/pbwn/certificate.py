@@ -139,7 +139,7 @@ def _report(weight: ConstrainedWeight, constraint: Constraint, radii: Tensor | N
     tensor, axes = weight.tensor, weight.axes
     norms = sharded.gather(neuron_norms(tensor, axes), tensor, axes)
     if radii is not None:
-        radii = sharded.gather(radii.to(norms.device), tensor, axes)
+        radii = sharded.gather(radii.to(norms), tensor, axes)
     deviations = constraint.deviations(norms, radii)
     finite = norms.isfinite()
     zero = norms == 0

@@ -19,6 +19,7 @@ from pbwn.backends import Backend
 from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.projection import wide_dtype
 from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.step_hooks import StepHooks
 from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
@@ -182,8 +183,10 @@ class NormProjection:
         self.gradient = gradient
         self.backend: Backend = backend
         self._radii: dict[str, Tensor] = {}
+        self._fsdp_modules: list[Any] = []
         shares = [_moved_by(optimizer, selection.constrained) for optimizer in optimizers]
-        self._drivers = [_Driver(share, Batch(share, constraint, backend=backend)) for share in shares]
+        self._drivers = [_Driver(share, Batch(share, constraint)) for share in shares]
+        self._make_batches()
 
     def project(self, model: nn.Module | None = None) -> None:
         """Project now; given a copy of the model, such as an average of its weights, project the copy instead.
@@ -247,7 +250,7 @@ class NormProjection:
             driver.steps, driver.projected = steps, projected
         for weight in self.selection.constrained:
             if weight.name in state["radii"]:
-                radii = state["radii"][weight.name].to(weight.tensor.device)
+                radii = state["radii"][weight.name].to(weight.tensor.device, wide_dtype(weight.tensor))
                 self._radii[weight.name] = sharded.scatter(radii, weight.tensor, weight.axes)
         self._make_batches()
 
@@ -266,7 +269,7 @@ class NormProjection:
                 if weight not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
         self.detach()
-        self._fsdp_modules = sharded.fsdp_modules(self.model)
+        _put_shards_back(self.model, self._fsdp_modules)
         for driver, one in zip(self._drivers, optimizers, strict=True):
             hooks = StepHooks(
                 one,
@@ -339,8 +342,18 @@ class NormProjection:
             driver.batch.project_()
 
     def _make_batches(self) -> None:
+        look_again = partial(_put_shards_back, self.model, self._fsdp_modules)  # not a method: that would be a cycle
         for driver in self._drivers:
-            driver.batch = Batch(driver.weights, self.constraint, self._radii, backend=self.backend)
+            driver.batch = Batch(
+                driver.weights, self.constraint, self._radii, backend=self.backend, on_change=look_again
+            )
+
+
+def _put_shards_back(model: nn.Module, modules: list[Any]) -> None:
+    """Find the modules that FSDP2 has sharded by now, keep them in this list, and have their shards put in place."""
+    modules[:] = sharded.fsdp_modules(model)
+    for module in modules:
+        module.reshard()
 
 
 def _no_hooks() -> None:
@@ -390,5 +403,6 @@ def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjecti
         for weight in other.selection.constrained:
             if id(weight.found) in wanted:  # another model's weight may be gone, which is not this model's trouble
                 raise ValueError(
-                    f"weight {weight.name!r} has a projection attached already: call detach() on that one first"
+                    f"weight {weight.name!r} has a projection attached already: call detach() on that one first, which "
+                    "a callback keeps as callback.projection"
                 )

@@ -107,7 +107,7 @@ def subtract_rows_(gradient: Tensor, weight: Tensor, axes: Axes, coefficients: T
 
 
 def wide_dtype(weight: Tensor) -> torch.dtype:
-    """float64, or float32 on the one device type that has no float64."""
+    """float64, or float32 on MPS, which has no float64."""
     return torch.float32 if weight.device.type == "mps" else torch.float64
 
 

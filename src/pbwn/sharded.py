@@ -31,7 +31,8 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 def refuse_flattened(model: nn.Module) -> None:
     """Refuse weights that have lost their rows: flattened by FSDP1, or partitioned by ZeRO stage 3."""
     for module in model.modules():
-        if any(layer.__name__ == "FullyShardedDataParallel" for layer in type(module).__mro__):
+        is_wrapper = any(layer.__name__ == "FullyShardedDataParallel" for layer in type(module).__mro__)
+        if is_wrapper or "_flat_param" in module._parameters or _is_flat(module):
             raise ValueError(
                 "the model is wrapped in FullyShardedDataParallel, which flattens weights so that their rows are lost: "
                 "shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
@@ -40,8 +41,13 @@ def refuse_flattened(model: nn.Module) -> None:
         if hasattr(parameter, "ds_id"):
             raise ValueError(
                 f"weight {name!r} is partitioned by DeepSpeed ZeRO stage 3, which flattens it so that its rows are "
-                "lost: use ZeRO stage 1 or 2, or torch.distributed.fsdp.fully_shard (FSDP2)"
+                "lost: use torch.distributed.fsdp.fully_shard (FSDP2)"
             )
+
+
+def _is_flat(module: nn.Module) -> bool:
+    """Whether a linear layer is left with a piece of its weight: where the wrapper is around, and not in, the model."""
+    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and module.weight.ndim == 1
 
 
 def fsdp_modules(model: nn.Module) -> list[Any]:
@@ -62,7 +68,8 @@ def reshard(model: nn.Module) -> None:
 class Shard:
     """The part of a weight that this process holds.
 
-    `axes` are those of the part. `partners` are the process groups that hold the other parts of the same rows.
+    `axes` are those of the part. `partners` are the process groups that hold the other parts of the same rows; they
+    exchange tensors on devices of the type `meeting`, where an offloaded part is not.
     `blocks` gives, where the blocks of a grouped weight are cut through, the block that each entry of the part's
     dimension 0 belongs to; such a part has a row of its own for each of these entries.
     """
@@ -72,6 +79,7 @@ class Shard:
     partners: tuple[Any, ...]
     blocks: Tensor | None
     num_blocks: int
+    meeting: str
 
     @classmethod
     def of(cls, weight: Tensor, axes: Axes) -> Shard:
@@ -81,18 +89,19 @@ class Shard:
         partners = [mesh.get_group(i) for i, cut in enumerate(cut_dims) if cut is not None and cut not in axes.neurons]
         part = weight.to_local()
         if axes.groups == 1 or 0 not in cut_dims:
-            return cls(part, axes, tuple(partners), None, axes.groups)
+            return cls(part, axes, tuple(partners), None, axes.groups, mesh.device_type)
         blocks = torch.arange(weight.shape[0], device=part.device) // (weight.shape[0] // axes.groups)
         for index, cut in enumerate(cut_dims):
             if cut == 0:
                 pieces, rank = blocks.chunk(mesh.size(index)), mesh.get_local_rank(index)
                 blocks = pieces[rank] if rank < len(pieces) else blocks[:0]
-        if len(blocks) != part.shape[0]:
+        cuts = [placement for placement, cut in zip(weight.placements, cut_dims, strict=True) if cut == 0]
+        if any(type(placement).__name__ != "Shard" for placement in cuts) or len(blocks) != part.shape[0]:
             raise ValueError(
                 f"a grouped weight of shape {tuple(weight.shape)} is sharded as {weight.placements}, whose order is "
                 "not known: shard it along another dimension, or leave it alone with skip="
             )
-        return cls(part, Axes((0, *axes.neurons)), tuple(partners), blocks, axes.groups)
+        return cls(part, Axes((0, *axes.neurons)), tuple(partners), blocks, axes.groups, mesh.device_type)
 
     @property
     def neuron_shape(self) -> tuple[int, ...]:
@@ -196,7 +205,11 @@ def _placements(weight: DTensor, axes: Axes) -> list[Any]:
         if cut not in axes.neurons:
             return Replicate()
         dim = axes.neurons.index(cut) + (axes.groups > 1)
-        return placement if dim == cut else Cut(dim)
+        if dim == cut:
+            return placement
+        # FSDP2 over tensor parallelism cuts in another order, which it notes in a kind of Shard of its own.
+        factor = getattr(placement, "split_factor", None)
+        return Cut(dim) if factor is None else type(placement)(dim, split_factor=factor)
 
     return [placed(placement) for placement in weight.placements]
 
@@ -206,12 +219,12 @@ def _combine(shards: Sequence[Shard], values: Sequence[Tensor], merge: Callable[
     merged = list(values)
     for group in dict.fromkeys(partner for shard in shards for partner in shard.partners):
         members = [index for index, shard in enumerate(shards) if group in shard.partners]
-        mine = torch.cat([merged[index].flatten() for index in members])
+        mine = torch.cat([merged[index].flatten() for index in members]).to(shards[members[0]].meeting)
         parts = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
         torch.distributed.all_gather(parts, mine, group=group)
         sizes = [merged[index].numel() for index in members]
         for index, piece in zip(members, torch.stack(parts).split(sizes, dim=1), strict=True):
-            merged[index] = merge(piece.unflatten(1, merged[index].shape))
+            merged[index] = merge(piece.to(merged[index].device).unflatten(1, merged[index].shape))
     return merged
 
 

@@ -14,6 +14,7 @@ from pbwn.reasons import SUPPORTED_DTYPES
 from pbwn.selection import ConstrainedWeight
 
 STATE_VERSION = 1
+_ZERO_PARTITIONS = ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")  # of DeepSpeed's stages
 _FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning")
 
 
@@ -33,9 +34,14 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside: Accelerate, Lightning and DeepSpeed all keep it in an attribute `optimizer`."""
+    """The torch optimizer inside: wrappers of frameworks keep it in an attribute `optimizer`."""
     inner, seen = optimizer, []
     while not _fires_hooks(inner):
+        if any(hasattr(inner, name) for name in _ZERO_PARTITIONS):
+            raise TypeError(
+                f"{type(inner).__name__} moves flat partitions of the weights, in which rows are lost, and copies "
+                "them back after its step: use torch.distributed.fsdp.fully_shard (FSDP2) instead of DeepSpeed ZeRO"
+            )
         seen.append(inner)
         inner = getattr(inner, "optimizer", None)
         if not _is_transparent(seen[-1], inner):
@@ -92,6 +98,16 @@ def refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight])
         misfit = constraint.misfit(dtype) if dtype in SUPPORTED_DTYPES else f"its dtype {dtype} is not supported"
         if misfit is not None:
             raise ValueError(f"weight {weight.name!r}: {misfit}")
+
+
+def refuse_gathered(weights: Iterable[ConstrainedWeight]) -> None:
+    """Refuse weights that were spread over processes and are whole now: what is written to such copies is lost."""
+    for weight in weights:
+        if not sharded.is_sharded(weight.tensor):
+            raise RuntimeError(
+                f"weight {weight.name!r} was spread over processes, and a gathered copy is in its place: attach to the "
+                "whole model that fully_shard was called on, which has its shards put back before they are projected"
+            )
 
 
 def refuse_radii(constraint: Constraint, weights: Iterable[ConstrainedWeight], radii: Mapping[str, Tensor]) -> None:

@@ -407,6 +407,19 @@ def test_an_optimizer_that_never_calls_its_hooks_is_refused_and_the_advice_works
     assert projection.check().ok
 
 
+def test_an_optimizer_of_flat_partitions_is_refused_by_name():
+    class DeepSpeedZeroOptimizer:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+            self.param_groups = []
+            self.single_partition_of_fp32_groups = []
+
+    model, optimizer = make()
+    for wrapped in (DeepSpeedZeroOptimizer(optimizer), Wrapper(DeepSpeedZeroOptimizer(optimizer))):
+        with pytest.raises(TypeError, match=r"DeepSpeedZeroOptimizer moves flat partitions.*fully_shard"):
+            pbwn.attach(model, wrapped)
+
+
 class PlainLookahead(Lookahead):
     """The same without hooks of its own."""
 

@@ -190,6 +190,12 @@ def test_the_deviation_is_logged_on_request():
     assert "net/deviation" not in fit(Module(), ProjectionCallback(name="net"), **every_second_step).logged_metrics
 
 
+def test_a_trainer_that_never_logs_gets_no_deviation():
+    callback = ProjectionCallback(log_deviation=True)
+    fit(Module(), callback, log_every_n_steps=0)
+    assert callback.certificate.ok
+
+
 def test_the_same_module_can_be_fitted_again_and_again():
     module, callback = Module(), ProjectionCallback(every=4)
     fit(module, callback)

@@ -70,9 +70,8 @@ def trainer_of(name, folder, *callbacks, model=None, **options):
             **options,
         },
     )
-    return Trainer(
-        build(name) if model is None else model, arguments, train_dataset=examples(name), callbacks=list(callbacks)
-    )
+    model, data = build(name) if model is None else model, examples(name)
+    return Trainer(model, arguments, train_dataset=data, eval_dataset=data, callbacks=list(callbacks))
 
 
 def incoming_norms(module):
@@ -162,6 +161,36 @@ def test_a_checkpoint_of_a_run_without_the_callback_is_gone_on_from_when_asked(t
     trainer_of("GPT-2", tmp_path, callback).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert callback.projection.state_dict()["steps"] == [3]
     assert callback.certificate.ok
+
+
+def test_the_state_of_another_run_is_not_taken_for_that_of_the_weights(tmp_path):
+    initial = pbwn.UnitNorm(radius="initial")
+    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    for folder, scale in (("a", 1.0), ("b", 50.0)):
+        model = build("GPT-2")
+        with torch.no_grad():
+            for layer in model.transformer.h:
+                layer.mlp.c_fc.weight.mul_(scale)
+        trainer_of("GPT-2", tmp_path / folder, ProjectionCallback(constraint=initial), model=model, **saving).train()
+    b = str(tmp_path / "b" / "checkpoint-2")
+    mixed = trainer_of("GPT-2", tmp_path / "a", ProjectionCallback(constraint=initial), max_steps=4)
+    with pytest.raises(ValueError, match="the weights are not those that the projection's state was saved with"):
+        mixed.train(resume_from_checkpoint=b)
+    named = ProjectionCallback(constraint=initial, resume_from=b)
+    trainer_of("GPT-2", tmp_path / "a", named, max_steps=4).train(resume_from_checkpoint=b)
+    assert named.certificate.ok
+
+
+def test_the_best_model_is_certified_as_it_was_saved(tmp_path):
+    callback = ProjectionCallback(every=4)
+    options = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 8}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    trainer = trainer_of("GPT-2", tmp_path, callback, learning_rate=0.5, **options, **best)
+    trainer.train()
+    assert not trainer.state.best_model_checkpoint.endswith("-8")
+    assert callback.certificate.ok
+    assert callback.certificate.between_projections
+    assert callback.projection.state_dict()["steps"] == [int(trainer.state.best_model_checkpoint.rpartition("-")[2])]
 
 
 def test_the_deviation_is_logged_on_request(tmp_path):

@@ -162,6 +162,58 @@ def fsdp_projects_a_step_that_finds_gathered_weights():
         assert_same_weights(model, expected)
 
 
+def a_model_that_is_sharded_after_attaching_is_projected_where_its_shards_are():
+    torch.manual_seed(3)
+    model = Network()
+    expected = copy.deepcopy(model)
+    for one in (model, expected):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.5)
+        projection = pbwn.attach(one, optimizer)
+        if one is model:
+            fully_shard(one)
+            optimizer.param_groups[0]["params"] = list(one.parameters())  # what Accelerate does when it shards
+        for step in range(2):
+            optimizer.zero_grad()
+            one(batch(step)[0]).square().sum().backward()
+            with torch.no_grad():
+                one(batch(0)[0])  # the root module holds gathered copies in the step
+            optimizer.step()
+        assert projection.check().ok
+    model.reshard()
+    assert_same_weights(model, expected)
+
+
+def a_part_of_a_sharded_model_is_not_projected_in_gathered_copies():
+    model = Network()
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    part = nn.Sequential(model.hidden, model.head)
+    pbwn.attach(part, optimizer)
+    train(model, optimizer, range(1))
+    with torch.no_grad():
+        model(batch(0)[0])
+    with pytest.raises(RuntimeError, match=r"a gathered copy is in its place: attach to the whole model"):
+        train_step_on_gathered_weights(model, optimizer)
+
+
+def train_step_on_gathered_weights(model, optimizer):
+    model(batch(1)[0]).square().sum().backward()
+    with torch.no_grad():
+        model(batch(0)[0])
+    optimizer.step()
+
+
+def backward_through_a_sharded_weight_that_was_projected_is_noticed():
+    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loss = model(torch.randn(4, 6)).square().mean()
+    projection.project()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def dead_rows_are_named_by_their_index_in_the_whole_weight():
     torch.manual_seed(3)
     model = Network()
@@ -263,6 +315,25 @@ def any_sharding_projects_like_the_whole_weight():
             )
 
 
+def shards_in_an_order_of_their_own_are_refused_or_named_rightly():
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+
+    def sharded_twice(layer, dim):
+        whole = layer.weight.detach().clone()
+        if dim == 1:
+            whole[:, 2] = 0
+        layer.weight = nn.Parameter(distribute_tensor(whole, mesh["tensor"], [Shard(dim)]))
+        layer.bias = None
+        model = nn.Sequential(layer)
+        fully_shard(model, mesh=mesh["data"], shard_placement_fn=lambda weight: Shard(dim))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match="whose order is not known"):
+        pbwn.attach(*sharded_twice(nn.ConvTranspose1d(8, 6, 2, groups=2), 0), output_layer=None)
+    projection = pbwn.attach(*sharded_twice(nn.ConvTranspose1d(3, 8, 2), 1), output_layer=None)
+    assert projection.check().dead == {"0.weight": (2,)}
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -270,6 +341,9 @@ def any_sharding_projects_like_the_whole_weight():
         fsdp_trains_like_one_process,
         fsdp_projects_after_an_evaluation,
         fsdp_projects_a_step_that_finds_gathered_weights,
+        a_model_that_is_sharded_after_attaching_is_projected_where_its_shards_are,
+        a_part_of_a_sharded_model_is_not_projected_in_gathered_copies,
+        backward_through_a_sharded_weight_that_was_projected_is_noticed,
         an_unsharded_copy_of_a_sharded_model_is_projected_to_the_same_radii,
         initial_radii_of_a_model_that_is_sharded_later_are_refused_by_name,
         dead_rows_are_named_by_their_index_in_the_whole_weight,
@@ -281,5 +355,10 @@ def test_two_processes(scenario):
     run_on_processes(scenario)
 
 
-def test_four_processes_on_a_mesh_of_two_dimensions():
-    run_on_processes(any_sharding_projects_like_the_whole_weight, count=4)
+@pytest.mark.parametrize(
+    "scenario",
+    [any_sharding_projects_like_the_whole_weight, shards_in_an_order_of_their_own_are_refused_or_named_rightly],
+    ids=lambda scenario: scenario.__name__,
+)
+def test_four_processes_on_a_mesh_of_two_dimensions(scenario):
+    run_on_processes(scenario, count=4)

@@ -8,6 +8,7 @@ from typing import Any
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
 from pbwn.norm_projection import NormProjection, attach
+from pbwn.validation import hookable
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -67,6 +68,8 @@ class ProjectionCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach: weights and optimizers are restored and in place by now."""
+        if trainer.optimizers:
+            hookable(trainer.optimizers)  # an optimizer that cannot be served says so itself
         trained = {
             id(p) for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]
         }
@@ -83,7 +86,8 @@ class ProjectionCallback(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
         """Log the deviation where it was asked for."""
         stepped, self._last_step = trainer.global_step > self._last_step, trainer.global_step
-        if self._log_deviation and stepped and self._last_step % trainer.log_every_n_steps == 0:
+        interval = trainer.log_every_n_steps  # 0: never
+        if self._log_deviation and stepped and interval and self._last_step % interval == 0:
             assert self.projection is not None
             self.log(f"{self._name}/deviation", self.projection.check().largest_deviation)
 

@@ -26,7 +26,8 @@ class ProjectionCallback(TrainerCallback):
     """Keeps the model's weights on the sphere while a Transformers Trainer trains it.
 
     It takes the keyword arguments of `pbwn.attach`. A pretrained model wants `constraint=UnitNorm(radius="initial")`,
-    because attaching rescales its weights otherwise. Embeddings, and output heads tied to them or not, are left alone.
+    because attaching rescales its weights otherwise. Embeddings are left alone, and the output head, tied to them or
+    not; of several heads, name the others with `output_layer=[...]`.
 
     Its state is a file in each checkpoint folder, `<name>.pt`: a run resumed with
     `trainer.train(resume_from_checkpoint=...)` equals an uninterrupted one bit for bit.
@@ -79,6 +80,12 @@ class ProjectionCallback(TrainerCallback):
         saved = self._saved_state(args, state)
         options = self._options if saved is None else {**self._options, "state": saved}
         self.projection, self.certificate = attach(model, optimizer, **options), None
+        if saved is not None and not (found := self.projection.check()).ok:
+            self.projection.detach()
+            raise ValueError(
+                f"the weights are not those that the projection's state was saved with: pass resume_from= with the "
+                f"checkpoint folder that they come from.\n{found}"
+            )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         """Put the projection's state into the checkpoint folder."""
@@ -108,6 +115,10 @@ class ProjectionCallback(TrainerCallback):
     ) -> None:
         """Take stock, and let go of the optimizer: the same model may be trained anew."""
         if self.projection is not None:
+            if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+                best = Path(state.best_model_checkpoint) / self._file_name
+                if best.is_file():  # the weights are those of that checkpoint now
+                    self.projection.load_state_dict(_load(best)["projection"])
             self.certificate = self.projection.check()
             self.projection.detach()
 
@@ -126,7 +137,7 @@ class ProjectionCallback(TrainerCallback):
             folders = [Path(self._resume_from)]
         files = [folder / self._file_name for folder in folders]
         for file in filter(Path.is_file, files):
-            saved = torch.load(file, map_location="cpu", weights_only=True)
+            saved = _load(file)
             if saved["global_step"] == state.global_step:
                 projection: dict[str, Any] = saved["projection"]
                 return projection
@@ -135,6 +146,11 @@ class ProjectionCallback(TrainerCallback):
             f"{' or '.join(map(str, files))}: pass resume_from= with the checkpoint "
             "folder, or resume_from=None if that checkpoint was saved without this callback"
         )
+
+
+def _load(file: Path) -> dict[str, Any]:
+    saved: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return saved
 
 
 def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
