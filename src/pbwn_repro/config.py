@@ -150,6 +150,8 @@ class RunConfig(Part):
             raise ValueError("schedule.momentum 'reset' sets SGD's momentum to zero: with Adam, choose 'keep'")
         if self.shard and self.processes == 1:
             raise ValueError("shard spreads weights over processes: start several with torchrun --nproc-per-node 2")
+        if self.shard and methods.method(self.method).reparametrized:
+            raise ValueError(f"shard: weights that {self.method} makes anew in each pass cannot be put together again")
         if self.model == "ladder" and parts > 1:
             raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
         return self

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from pbwn_repro.data.names import original
+
 Recipe = dict[str, Any]
 
 _MNIST_MLP: Recipe = {
@@ -49,7 +51,7 @@ _SVHN: Recipe = {
     "log_every": 100,
 }
 _IMAGENET: Recipe = {
-    "data": {"name": "imagenet", "normalisation": "imagenet", "test": "val"},
+    "data": {"name": "imagenet", "normalisation": "imagenet"},
     "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
     "schedule": {"kind": "exponential", "final": 0.01},
     "epochs": 50,
@@ -77,8 +79,8 @@ _RECIPES = (
     (r"ladder", _LADDER),
 )
 # How other data are prepared than those of the network's own experiment.
-_NORMALISATION = {"cifar10": "cifar", "cifar10-jpeg": "cifar", "cifar100": "cifar", "imagenet": "imagenet"}
-_AUGMENTED = ("cifar10", "cifar10-jpeg", "cifar100")
+_NORMALISATION = {"cifar10": "cifar", "cifar100": "cifar", "imagenet": "imagenet"}
+_AUGMENTED = ("cifar10", "cifar100")
 
 
 def recipe(model: str) -> Recipe:
@@ -90,13 +92,17 @@ def recipe(model: str) -> Recipe:
 
 
 def prepared(data: Recipe, name: str) -> Recipe:
-    """The data part of a recipe for another set than its own: the set's usual preparation, not the recipe's."""
+    """The data part of a recipe for another set than its own, or a copy of it.
+
+    A copy is prepared as the recipe says, another set as is usual for it.
+    """
     if data["name"] == name:
         return data
-    kept = {"labels": data["labels"]} if "labels" in data else {}
-    return {
-        "name": name,
-        "normalisation": _NORMALISATION.get(name, "unit-range"),
-        "augmentation": "authors" if name in _AUGMENTED else "none",
-        **kept,
+    usual = {
+        "normalisation": _NORMALISATION.get(original(name), "unit-range"),
+        "augmentation": "authors" if original(name) in _AUGMENTED else "none",
     }
+    if original(name) == data["name"]:
+        usual = {"normalisation": "unit-range", "augmentation": "none"}
+        usual |= {field: data[field] for field in usual if field in data}
+    return {"name": name, **usual, **({"labels": data["labels"]} if "labels" in data else {})}

@@ -36,6 +36,20 @@ def test_one_part_of_one_network_can_be_asked_for(tmp_path):
     assert "projection" not in results
 
 
+def test_a_network_without_pictures_of_32_by_32_has_no_training_step(tmp_path):
+    arguments = ["bench", "--quick", "--part", "training", "--part", "memory", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*arguments, "--network", "mlp"])
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "bench.json").read_text())
+    assert (set(results["memory"]), results["training"]) == ({"mlp"}, {})
+
+
+def test_an_unknown_network_is_refused_before_anything_is_measured(tmp_path):
+    done = CliRunner().invoke(app, ["bench", "--quick", "--network", "resnet", "--out", str(tmp_path / "bench")])
+    assert "unknown network 'resnet'" in str(done.exception)
+    assert not (tmp_path / "bench").exists()
+
+
 def test_an_unknown_part_is_refused_by_name():
     done = CliRunner().invoke(app, ["bench", "--quick", "--part", "speed"])
     assert isinstance(done.exception, ValueError)

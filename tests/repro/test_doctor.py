@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from pbwn_repro.cli import app
 from pbwn_repro.doctor import machine, packages, storage
 from pbwn_repro.doctor.importing import Import
+from pbwn_repro.runs import packing
 
 
 def doctor(tmp_path, *words):
@@ -117,6 +118,13 @@ def test_more_threads_than_cores_are_worth_knowing(monkeypatch):
     monkeypatch.setattr(machine, "available_cores", lambda: 0.5)
     finding, *_ = machine.threads()
     assert (finding.topic, finding.level, finding.remedy) == ("threads", "warn", "--threads 1")
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("150000 100000", 1), ("max 100000", 8), ("1000 100000", 1)])
+def test_a_container_s_quota_limits_how_many_runs_share_it(quota, cores, monkeypatch):
+    monkeypatch.setattr(packing.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(packing.Path, "read_text", lambda _: quota)
+    assert packing.cores() == cores
 
 
 def test_a_busy_machine_is_worth_knowing(monkeypatch):

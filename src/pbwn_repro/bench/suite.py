@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
 from typing import Any
 
+from pbwn_repro import models
 from pbwn_repro.bench import projecting, stepping
 from pbwn_repro.bench.candidates import GPT2_SMALL
 from pbwn_repro.bench.machine import machine
+from pbwn_repro.recipes import recipe
 
 PARTS = ("projection", "riemannian", "optimizer", "training", "growth", "memory")
 
@@ -37,6 +39,14 @@ QUICK = Extent(
     seconds=0.05,
     sizes=((10_000, 2), (10_000, 4)),
 )
+
+
+def has_training_step(network: str) -> bool:
+    """Whether whole steps with a network are timed: those on coloured pictures of 32 x 32. ValueError if unknown."""
+    if network == GPT2_SMALL:
+        return False
+    models.scheme(network)
+    return recipe(network)["data"]["name"] in ("cifar10", "svhn")
 
 
 def measure(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from pbwn_repro.config import RunConfig, read_config
+from pbwn_repro.data.names import original
 from pbwn_repro.runs.resolution import complete
 
 Scale = Literal["smoke", "short", "paper"]
@@ -127,11 +128,6 @@ def identity(config: RunConfig) -> str:
     fields["seed"] = 0
     fields["data"] |= {"digest": "", "name": original(fields["data"]["name"])}
     return json.dumps(fields, sort_keys=True)
-
-
-def original(name: str) -> str:
-    """The set that a copy of it stands for: JPEG copies hold the same pictures to within their compression."""
-    return name.replace("synthetic:", "synthetic-").removesuffix("-jpeg")
 
 
 def _kept(labels: Labels, only: Only) -> bool:

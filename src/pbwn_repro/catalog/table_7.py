@@ -22,7 +22,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
 def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared = {"model": labels["network"], "method": labels["method"], "lr": labels["lr"]}
     if scale == "smoke":
-        small = {"batch_size": 4, "log_every": 1, "data.test": "test"}
+        small = {"batch_size": 4, "log_every": 1}
         return {**shared, "data": "synthetic:tiny100", "steps": 2, **small}
     return {**shared, **(shortened(str(labels["network"]), 5) if scale == "short" else {})}
 

@@ -38,7 +38,7 @@ def bench(
     """
     from pbwn_repro.bench.machine import machine
     from pbwn_repro.bench.plot import plot
-    from pbwn_repro.bench.suite import PARTS, QUICK, Extent, measure
+    from pbwn_repro.bench.suite import PARTS, QUICK, Extent, has_training_step, measure
     from pbwn_repro.bench.tables import table
 
     unknown = set(part or ()) - set(PARTS)
@@ -47,7 +47,7 @@ def bench(
     extent = QUICK if quick else Extent()
     given: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
     if network:
-        given |= {"networks": tuple(network), "stepped": tuple(network)}
+        given |= {"networks": tuple(network), "stepped": tuple(filter(has_training_step, network))}
     extent = replace(extent, **{name: value for name, value in given.items() if value is not None})
     parts = tuple(each for each in PARTS if not part or each in part)
     out.mkdir(parents=True, exist_ok=True)

@@ -82,8 +82,9 @@ def reproduce(
     for sentence in passed_over(artefacts, scale, seeds=seeds, only=chosen):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
+    data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
-    places = slots(10**9, jobs=jobs, device=device)
+    places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
     if dry_run:
         _preview(preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen), places, scale, out)

@@ -74,8 +74,8 @@ def load_uncached(name: str, data_dir: Path | None) -> DataSet:
         return folder.load_folder(imagenet_folder(data_dir), name="imagenet")
     if name.startswith(folder.PREFIX):
         return folder.load_folder(Path(name.removeprefix(folder.PREFIX)))
-    if name.startswith(synthetic.PREFIX):
-        return synthetic.make_synthetic(name.removeprefix(synthetic.PREFIX))
+    if name.startswith((synthetic.PREFIX, synthetic.STORED_PREFIX)):
+        return synthetic.make_synthetic(name.removeprefix(synthetic.PREFIX).removeprefix(synthetic.STORED_PREFIX))
     raise UnknownSetError.about(
         f"data set {name!r}",
         expected=f"one of {', '.join((*NAMES, *FORMS))}",

@@ -17,7 +17,7 @@ from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
 from pbwn_repro.data.splits import MemorySplit, to_pixels
 
 IMAGE_COLUMNS = ("img", "image")
-LABEL_COLUMNS = ("label", "labels")
+LABEL_COLUMNS = ("label", "labels", "fine_label")
 SPLIT_NAME = re.compile(r"^(train|test|validation|valid|val)(?![a-z])")
 ROWS_AT_ONCE = 1_000
 

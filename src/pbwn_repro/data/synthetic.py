@@ -11,6 +11,7 @@ from pbwn_repro.data.randomness import generator
 from pbwn_repro.data.splits import MemorySplit
 
 PREFIX = "synthetic:"
+STORED_PREFIX = "synthetic-"  # in a configuration, whose name is part of a folder's
 # Shape, number of classes, pictures in train and in test.
 SHAPES = {
     **{name: (known.image_shape, len(known.classes), 1_000, 500) for name, known in KNOWN_SETS.items()},

@@ -11,6 +11,7 @@ import torch
 from pbwn.backends import missing
 from pbwn_repro.doctor.finding import Finding
 from pbwn_repro.runs.environment import processor
+from pbwn_repro.runs.packing import available_cores
 
 LITTLE_MEMORY = 2e9
 
@@ -32,16 +33,6 @@ def threads() -> Iterator[Finding]:
         yield Finding("warn", "load", f"{load:.1f} processes want {cores:g} cores", remedy)
     else:
         yield Finding("ok", "load", f"{load:.1f} processes on {cores:g} cores")
-
-
-def available_cores() -> float:
-    """The cores that this process may use: its affinity, and the quota of its container."""
-    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return cores if quota == "max" else min(cores, int(quota) / int(period))
-    except (OSError, ValueError):
-        return cores
 
 
 def compiled_projection() -> Iterator[Finding]:

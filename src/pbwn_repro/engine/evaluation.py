@@ -33,7 +33,9 @@ def evaluate(model: nn.Module, batches: Batches, place: Processes, num_classes: 
             model(images.new_zeros(1, *images.shape[1:]))
             continue
         scores = model(images).float()
-        ranks = (scores > scores.gather(1, labels[:, None])).sum(1)
+        own = scores.gather(1, labels[:, None])
+        earlier = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
+        ranks = ((scores > own) | ((scores == own) & earlier)).sum(1)  # of equal scores the first wins, as in argmax
         # A score that is not a number beats nothing and is beaten by nothing: it must not count as right.
         ranks = ranks.masked_fill(~scores.isfinite().all(1), num_classes)
         loss = functional.cross_entropy(scores, labels, reduction="sum")

@@ -59,8 +59,8 @@ class Classification:
         return total
 
     def pictures(self) -> Iterator[Tensor]:
-        fixed = replace(self._batches, order="fixed", purpose="statistics")
-        return (images for images, _, _ in fixed.epoch(0))
+        mixed = replace(self._batches, order="shuffled", purpose="statistics")  # sets may be sorted by class
+        return (images for images, _, _ in mixed.epoch(0))
 
     def _batch(self, step: int) -> Batch:
         """The batch of a step, out of the epoch's stream, so that what decodes files can work ahead."""
@@ -105,8 +105,8 @@ class SemiSupervised:
         return loss.detach()
 
     def pictures(self) -> Iterator[Tensor]:
-        fixed = replace(self._unlabeled, order="fixed", purpose="statistics")
-        return (images for images, _, _ in fixed.epoch(0))
+        mixed = replace(self._unlabeled, order="shuffled", purpose="statistics")
+        return (images for images, _, _ in mixed.epoch(0))
 
 
 def make_task(config: RunConfig, dataset: DataSet, place: Processes, workers: int) -> Task:

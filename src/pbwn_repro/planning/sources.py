@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pbwn_repro.catalog.artefact import original
 from pbwn_repro.data import DataError, DataSet, UnknownSetError, load
+from pbwn_repro.data.folder import PREFIX as FOLDER_PREFIX
+from pbwn_repro.data.hugging_face import PREFIX as HF_PREFIX
 from pbwn_repro.data.loading import find_source
+from pbwn_repro.data.names import original
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.store import Store, cache_root
 
@@ -70,8 +72,17 @@ def parse_sources(words: Iterable[str], names: Collection[str]) -> dict[str, str
             [name], source = names, word
         if name not in names:
             raise ValueError(f"--data {word!r}: no run needs {name!r}; they need {', '.join(names)}")
-        given[name] = source
+        given[name] = _anywhere(source)
     return given
+
+
+def _anywhere(source: str) -> str:
+    """The same source for a process that works in another folder: paths from the root."""
+    for prefix in (HF_PREFIX, FOLDER_PREFIX):
+        path = Path(source.removeprefix(prefix)).expanduser()
+        if source.startswith(prefix) and path.exists():
+            return f"{prefix}{path.resolve()}"
+    return source
 
 
 def _remedy(name: str, source: str) -> str:

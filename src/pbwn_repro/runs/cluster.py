@@ -54,10 +54,10 @@ class RayPool:
         return not self._running if job.alone else not alone and not full
 
     def start(self, job: Job) -> None:
-        """Hand the job to Ray; one that has to run alone takes all cores of a machine."""
-        cores = self._cores if job.alone else 1
-        task = self._remote.options(num_cpus=cores, num_gpus=self._gpus, max_retries=RETRIES, name=job.title)
-        self._running[task.remote(job, "cuda:0" if self._gpus else "cpu", cores)] = job
+        """Hand the job to Ray; one that has to run alone is timed on the CPU, and takes all cores of a machine."""
+        cores, gpus = (self._cores, 0) if job.alone else (1, self._gpus)
+        task = self._remote.options(num_cpus=cores, num_gpus=gpus, max_retries=RETRIES, name=job.title)
+        self._running[task.remote(job, "cuda:0" if gpus else "cpu", cores)] = job
 
     def wait(self, seconds: float) -> list[tuple[Job, Ending]]:
         """The jobs that have ended, after so many seconds at the latest."""

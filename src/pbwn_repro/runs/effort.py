@@ -13,6 +13,7 @@ from pbwn_repro import methods, models
 from pbwn_repro.config import Adam, RunConfig
 from pbwn_repro.data import DataSet, MemorySplit
 from pbwn_repro.data.known_sets import KNOWN_SETS
+from pbwn_repro.data.names import original
 from pbwn_repro.data.synthetic import SHAPES
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.tasks import test_batches
@@ -111,7 +112,7 @@ def _as_the_network_sees_it(config: RunConfig, shape: _Shape) -> Tensor:
 
 def _shape(name: str) -> _Shape:
     """The sizes of a set, by its name in a configuration."""
-    name = name.removesuffix("-jpeg")
+    name = original(name)
     if name in KNOWN_SETS:
         known = KNOWN_SETS[name]
         counts = {split: part.count for split, part in known.splits.items()}
@@ -119,6 +120,6 @@ def _shape(name: str) -> _Shape:
     if name == "digits":
         return _Shape((1, 8, 8), 10, {"train": 1_437, "test": 360})
     if name == "imagenet":
-        return _Shape((3, 224, 224), 1_000, {"train": 1_281_167, "val": 50_000})
+        return _Shape((3, 224, 224), 1_000, {"train": 1_281_167, "test": 50_000})
     image, classes, train, test = SHAPES[name.removeprefix("synthetic:").removeprefix("synthetic-")]
     return _Shape(image, classes, {"train": train, "test": test})

@@ -44,6 +44,9 @@ class Job(Protocol):
         """Do the work, or go on with it, in this process."""
 
 
+WORKERS = 4  # that decode pictures, of sets that do not fit into memory
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingJob:
     """One training run.
@@ -70,7 +73,7 @@ class TrainingJob:
         data = self.config.data
         splits = [*data.train, data.test]
         dataset = load(self.source, data_dir=self.data_dir, cache_dir=self.cache_dir, splits=splits)
-        execute(self.config, dataset, RunFolder(self.path), Processes(device=device), reporter)
+        execute(self.config, dataset, RunFolder(self.path), Processes(device=device), reporter, workers=WORKERS)
 
 
 @dataclass(frozen=True)

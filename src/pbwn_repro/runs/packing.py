@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -41,8 +42,18 @@ def wall_seconds(seconds: float, longest: float, places: Slots) -> float:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The whole cores that this process may use, at least one."""
+    return max(1, int(available_cores()))
+
+
+def available_cores() -> float:
+    """What this process may use: the cores of its affinity, and the quota of its container."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else min(cores, int(quota) / int(period))
+    except (OSError, ValueError):
+        return cores
 
 
 def _devices(name: str) -> list[str]:

@@ -31,7 +31,8 @@ def resolve(
     splits = [*data.get("train", ["train"]), data.get("test", "test")]
     dataset = load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
-        fields["data"] = data = {**prepared({**data, "name": ""}, dataset.name), **_kept(wishes)}
+        own = recipe(fields["model"])["data"]
+        fields["data"] = data = {**prepared(own, dataset.name), **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
 

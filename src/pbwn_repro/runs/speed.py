@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from pbwn_repro import models
 from pbwn_repro.config import RunConfig
+from pbwn_repro.data.names import original
 from pbwn_repro.data.store import cache_root
 from pbwn_repro.runs.effort import Effort, NetworkCost, effort, network_cost
 from pbwn_repro.runs.environment import processor
@@ -145,5 +146,5 @@ def _shown_speeds(out: Path, device: str) -> dict[str, list[float]]:
 
 def _network(config: RunConfig) -> str:
     """What runs have to have in common for their steps to take equally long."""
-    name = config.data.name.removesuffix("-jpeg")
-    return json.dumps([config.model, config.model_options, name, config.precision], sort_keys=True)
+    parts = [config.model, config.model_options, original(config.data.name), config.precision]
+    return json.dumps(parts, sort_keys=True)

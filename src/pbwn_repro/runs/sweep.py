@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from pbwn_repro.engine.signals import StopRequest
@@ -106,7 +107,13 @@ def _sort_in(job: Job, state: Sweep, retry: bool) -> None:
     if found == "done":
         state.ended.append((job, Ending("there")))
     elif found == "diverged" and not retry:
-        message = json.loads(RunFolder(job.path).diverged.read_text())["message"]
-        state.ended.append((job, Ending("diverged", message)))
+        state.ended.append((job, _divergence(RunFolder(job.path).diverged)))
     else:
         state.waiting.append(job)
+
+
+def _divergence(note: Path) -> Ending:
+    try:
+        return Ending("diverged", str(json.loads(note.read_text())["message"]))
+    except (ValueError, TypeError, LookupError):
+        return Ending("failed", f"{note} is damaged: remove it, and the run is made again")

@@ -40,18 +40,30 @@ class Pace:
     def __init__(self) -> None:
         """The clock starts with the first look."""
         self._started: float | None = None
+        self._seen: dict[Path, Progress] = {}
 
     def seconds_left(self, sweep: Sweep, progress: dict[Path, Progress | None]) -> float | None:
         """The time that is left at the pace so far; None before there is one."""
         now = time.monotonic()
-        shares = [(job.flops, found.share if (found := progress[job.path]) else 0.0) for job in sweep.running]
-        done = sum(job.flops for job, ending in sweep.ended if ending.kind != "there")
-        done += sum(flops * share for flops, share in shares)
         if self._started is None:
-            self._started, self._before = now, done
-        left = sum(job.flops for job in sweep.waiting) + sum(flops * (1 - share) for flops, share in shares)
-        made = done - self._before
+            self._started = now
+        self._seen |= {path: found for path, found in progress.items() if found}
+        made = sum(job.flops * self._made(job.path) for job in sweep.running)
+        made += sum(job.flops * self._made(job.path, ending.kind) for job, ending in sweep.ended)
+        shares = {job.path: found.share if (found := self._seen.get(job.path)) else 0.0 for job in sweep.running}
+        left = sum(job.flops for job in sweep.waiting)
+        left += sum(job.flops * (1 - shares[job.path]) for job in sweep.running)
         return left / made * (now - self._started) if made > 0 else None
+
+    def _made(self, path: Path, ending: str | None = None) -> float:
+        """The share of a run that this sweep has made: not what was there before it went on."""
+        if ending == "there":
+            return 0.0
+        seen = self._seen.get(path)
+        if seen is None:
+            return float(ending == "done")
+        until = seen.total if ending == "done" else seen.step
+        return (until - seen.first) / max(1, seen.total)
 
 
 class LinesView:

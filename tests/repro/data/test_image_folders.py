@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from pbwn_repro.data import Batches, DamagedFileError, DataError, MissingFileError, augmentations, load
+from pbwn_repro.runs.resolution import resolve
 
 
 @pytest.fixture
@@ -27,6 +28,11 @@ def test_imagenet_is_the_folder_given_by_data_dir(folder):
     assert len(load("imagenet", data_dir=folder.parent).train) == 12
     with pytest.raises(MissingFileError, match=r"no --data-dir"):
         load("imagenet")
+
+
+def test_the_recipe_for_imagenet_is_made_for_such_a_folder(folder):
+    config, dataset = resolve({"model": "imagenet-resnet-18", "steps": 2}, data_dir=folder)
+    assert set(dataset.splits) == {*config.data.train, config.data.test}
 
 
 def test_the_digest_survives_a_move_and_notices_another_file(folder, tmp_path):

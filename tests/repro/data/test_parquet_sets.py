@@ -7,9 +7,12 @@ import torch
 from pyarrow import parquet
 
 from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MissingFileError, load
+from pbwn_repro.data.names import original
+from pbwn_repro.planning.sources import Sources, parse_sources
+from pbwn_repro.runs.resolution import resolve
 
 
-@pytest.mark.parametrize("columns", [("img", "label"), ("image", "label"), ("image", "labels")])
+@pytest.mark.parametrize("columns", [("img", "label"), ("image", "label"), ("image", "labels"), ("img", "fine_label")])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pictures_and_labels_come_out_of_parquet_files(tmp_path, cache, make, columns, channels):
     folder = make.parquet_folder(tmp_path / "tiny", channels=channels, columns=columns)
@@ -24,6 +27,23 @@ def test_the_name_says_the_encoding_and_never_the_path(tmp_path, cache, make, ki
     dataset = load(f"hf:{make.parquet_folder(tmp_path / 'tiny', kind)}", cache_dir=cache)
     moved = load(f"hf:{make.parquet_folder(tmp_path / 'other' / 'tiny', kind)}", cache_dir=cache)
     assert (dataset.name, dataset.digest) == (moved.name, moved.digest) == (name, dataset.digest)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_copy_of_a_set_counts_as_the_set(tmp_path, cache, make, kind):
+    folder = make.parquet_folder(tmp_path / "cifar10", kind)
+    config, _ = resolve({"model": "resnet-20", "data": f"hf:{folder}"}, cache_dir=cache)
+    assert (config.data.normalisation, config.data.augmentation) == ("cifar", "authors")
+    assert original(config.data.name) == "cifar10"
+    found = Sources({"cifar10": f"hf:{folder}"}, cache_dir=cache).load("cifar10", ["train", "test"])
+    assert found.digest == config.data.digest
+
+
+def test_paths_of_sources_hold_in_any_folder(tmp_path, make, monkeypatch):
+    make.parquet_folder(tmp_path / "cifar10")
+    monkeypatch.chdir(tmp_path)
+    assert parse_sources(["hf:cifar10"], ["cifar10"]) == {"cifar10": f"hf:{tmp_path}/cifar10"}
+    assert parse_sources(["hf:uoft-cs/cifar10"], ["cifar10"]) == {"cifar10": "hf:uoft-cs/cifar10"}
 
 
 def test_the_second_load_comes_out_of_the_cache_and_changed_files_do_not(tmp_path, cache, make):
@@ -77,7 +97,7 @@ def other_columns(folder, make):
 
 
 def no_labels(folder, make):
-    make.parquet_folder(folder, columns=("img", "fine_label"))
+    make.parquet_folder(folder, columns=("img", "name"))
 
 
 def broken_picture(folder, make):
@@ -115,7 +135,7 @@ def two_configurations(folder, make):
         (damage_the_middle, "test-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not"),
         (cut, "train-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not read"),
         (other_columns, "train-00000-of-00001.parquet: expected a column img or image, found columns photo, label"),
-        (no_labels, "expected a column label or labels, found columns img, fine_label"),
+        (no_labels, "expected a column label or labels or fine_label, found columns img, name"),
         (broken_picture, r"parquet, row 7 \(7.png\): expected an encoded picture, found"),
         (missing_picture, r"row 1 \(1.png\): expected an encoded picture, found no bytes"),
         (missing_label, r"row 1 \(1.png\): expected a whole number as label, found None"),

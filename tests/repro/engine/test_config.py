@@ -37,6 +37,7 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
         ({"data": {"name": "digits", "digest": "0", "labels": 20}}, "the ladder, and no other network"),
         ({"optimizer": {"kind": "adam"}, "schedule": STEPS}, "with Adam, choose 'keep'"),
         ({"shard": True}, "start several with torchrun"),
+        ({"shard": True, "processes": 2, "method": "wn"}, "weights that wn makes anew in each pass"),
         ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
         ({"seed": "one"}, "seed: .*found 'one'"),
     ],
@@ -91,6 +92,15 @@ def test_other_data_are_prepared_in_their_own_way():
     assert prepared(recipe("ladder")["data"], "digits")["labels"] == 100
 
 
+@pytest.mark.parametrize("encoding", ["png", "jpeg"])
+@pytest.mark.parametrize("model", ["mlp", "resnet-20", "wrn-16-4", "ladder"])
+def test_a_copy_is_prepared_as_the_recipe_says(model, encoding):
+    own = recipe(model)["data"]
+    copy = prepared(own, f"{own['name']}-{encoding}")
+    for field, default in (("normalisation", "unit-range"), ("augmentation", "none"), ("labels", None)):
+        assert copy.get(field, default) == own.get(field, default)
+
+
 def test_wishes_are_laid_over_the_recipe():
     config, dataset = resolve({"model": "resnet-8", "data": "digits", "lr": 0.5, "steps": 7, "schedule.factor": 0.5})
     assert (config.data.name, config.data.digest) == ("digits", dataset.digest)
@@ -116,6 +126,8 @@ def test_the_configuration_of_a_run_can_be_given_again():
     config, _ = resolve({"model": "mlp", "data": "digits", "epochs": 2})
     again, _ = resolve({**config.model_dump(mode="json", exclude={"processes"}), "seed": 2})
     assert again == config.model_copy(update={"seed": 2})
+    config, _ = resolve({"model": "resnet-8", "data": "synthetic:tiny10", "epochs": 2})
+    assert resolve(config.model_dump(mode="json", exclude={"processes"}))[0] == config
 
 
 @pytest.mark.parametrize(("text", "value"), [("a.b=0.5", 0.5), ("a=[1,2]", [1, 2]), ("a=he", "he"), ("a=true", True)])

@@ -9,12 +9,14 @@ import torch
 
 import pbwn
 from pbwn_repro import methods, models
-from pbwn_repro.data import load
+from pbwn_repro.data import Batches, DataSet, MemorySplit, augmentations, load
 from pbwn_repro.engine import training as training_module
+from pbwn_repro.engine.evaluation import evaluate
 from pbwn_repro.engine.finite import NonFiniteError
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.engine.state import unpack
+from pbwn_repro.engine.tasks import make_task
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import BusyError, RunFolder
 from storm import digits_config
@@ -229,6 +231,28 @@ def test_a_broken_gradient_is_named_by_its_layer(train, monkeypatch):
     monkeypatch.setattr(training_module.models, "build", build_broken)
     with pytest.raises(NonFiniteError, match=r"step 1: the gradient of classifier\.weight is not finite"):
         train()
+
+
+def test_equal_scores_are_no_right_answer():
+    class Undecided(torch.nn.Module):
+        def forward(self, images):
+            return images.new_zeros(len(images), 10)
+
+    dataset = load("digits")
+    batches = Batches(dataset.test, augmentations.Augmentation(()), batch_size=100, order="fixed", last="keep")
+    scores = evaluate(Undecided(), batches, Processes(), 10)
+    assert scores.error == pytest.approx(100 * (dataset.test.labels != 0).float().mean().item())
+
+
+def test_statistics_are_taken_of_mixed_batches():
+    """Pictures are often stored by class, and the variance within a class is not that of the set."""
+    digits = load("digits").train
+    by_class = MemorySplit(digits.images[digits.labels.argsort()], digits.labels.sort().values)
+    config = digits_config(model="resnet-8", method="pbwn-epoch", epochs=1, batch_size=128)
+    dataset = DataSet("digits", {"train": by_class}, tuple("0123456789"), "sorted by class")
+    means = [images.mean().item() for images in make_task(config, dataset, Processes(), 0).pictures()]
+    whole = torch.tensor([by_class.images[first : first + 128].float().mean() for first in range(0, 1280, 128)])
+    assert torch.tensor(means).std() / torch.tensor(means).mean() < 0.5 * whole.std() / whole.mean()
 
 
 def test_a_model_that_does_not_fit_the_pictures_writes_nothing(train, tmp_path):

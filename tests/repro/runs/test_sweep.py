@@ -80,6 +80,15 @@ def test_a_run_that_diverges_is_an_end_and_is_tried_again_only_if_asked_to(tmp_p
     assert (tmp_path / "run" / "log.txt").exists()
 
 
+def test_a_damaged_note_of_a_divergence_is_named_and_stops_no_other(tmp_path):
+    job = diverging(tmp_path / "run")
+    job.path.mkdir()
+    (job.path / "diverged.json").write_text('{"message": "the lo')
+    result = run(job, digits_job(tmp_path / "other", "other"))
+    assert kinds(result) == {"diverging": "failed", "other": "done"}
+    assert "diverged.json is damaged: remove it" in result.having("failed")[0][1].message
+
+
 def test_other_failures_weigh_more_than_a_divergence(tmp_path):
     broken = replace(digits_job(tmp_path / "broken", "broken"), source="synthetic:digits")
     assert sweep_code(run(diverging(tmp_path / "run"), broken)) == FAILED

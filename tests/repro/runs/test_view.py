@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from fragile import digits_job
+from pbwn_repro.runs import view
 from pbwn_repro.runs.jobs import Ending
-from pbwn_repro.runs.progress import DiskReporter, read_progress
+from pbwn_repro.runs.progress import DiskReporter, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen
 from pbwn_repro.runs.view import LinesView, LiveView, Pace, duration, picture, view_for
 
@@ -55,6 +56,23 @@ def test_lines_say_each_thing_once(sweep, capsys):
     printed = capsys.readouterr().out.splitlines()
     expected = ["job 0: done", "job 1: failed: ValueError: no", "job 2: started", "job 3: started"]
     assert printed == expected
+
+
+def test_what_was_done_before_a_run_went_on_is_not_counted_as_this_sweep_s_pace(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(view.time, "monotonic", lambda: clock[0])
+    jobs = [digits_job(tmp_path / str(number), f"job {number}") for number in range(10)]
+    sweep = Sweep(waiting=deque(jobs[1:]), running=jobs[:1], ended=[])
+    pace = Pace()
+    assert pace.seconds_left(sweep, {jobs[0].path: None}) is None
+    clock[0] += 36  # a hundredth of a run that takes an hour
+    left = pace.seconds_left(sweep, {jobs[0].path: Progress(910, 1000, 900, 36.0)})
+    assert left == pytest.approx(3600 * 9.09)
+    sweep.running, sweep.ended = [], [(jobs[0], Ending("done"))]
+    clock[0] += 324
+    assert pace.seconds_left(sweep, {}) == pytest.approx(3600 * 9)
+    sweep.ended = [(jobs[0], Ending("busy"))]
+    assert Pace().seconds_left(sweep, {}) is None
 
 
 def test_the_view_suits_where_the_words_go():

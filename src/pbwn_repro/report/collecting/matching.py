@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pbwn_repro.catalog import Plan, Scale, TrainedArtefact
-from pbwn_repro.catalog.artefact import Axis, identity, original
+from pbwn_repro.catalog.artefact import Axis, identity
+from pbwn_repro.data.names import original
 from pbwn_repro.report.collecting.reading import Record
 
 Labels = Mapping[str, Any]
