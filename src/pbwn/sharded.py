@@ -30,6 +30,12 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
 
 def refuse_flattened(model: nn.Module) -> None:
     """Refuse weights that have lost their rows: flattened by FSDP1, or partitioned by ZeRO stage 3."""
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "ds_id"):
+            raise ValueError(
+                f"weight {name!r} is partitioned by DeepSpeed ZeRO stage 3, which flattens it so that its rows are "
+                "lost: use torch.distributed.fsdp.fully_shard (FSDP2)"
+            )
     for module in model.modules():
         is_wrapper = any(layer.__name__ == "FullyShardedDataParallel" for layer in type(module).__mro__)
         if is_wrapper or "_flat_param" in module._parameters or _is_flat(module):
@@ -37,17 +43,14 @@ def refuse_flattened(model: nn.Module) -> None:
                 "the model is wrapped in FullyShardedDataParallel, which flattens weights so that their rows are lost: "
                 "shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
             )
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "ds_id"):
-            raise ValueError(
-                f"weight {name!r} is partitioned by DeepSpeed ZeRO stage 3, which flattens it so that its rows are "
-                "lost: use torch.distributed.fsdp.fully_shard (FSDP2)"
-            )
 
 
 def _is_flat(module: nn.Module) -> bool:
     """Whether a linear layer is left with a piece of its weight: where the wrapper is around, and not in, the model."""
-    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and module.weight.ndim == 1
+    if type(module) is not nn.Linear:
+        return False
+    weight = module._parameters.get("weight")
+    return type(weight) is nn.Parameter and weight.ndim == 1
 
 
 def fsdp_modules(model: nn.Module) -> list[Any]:

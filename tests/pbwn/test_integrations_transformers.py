@@ -181,6 +181,18 @@ def test_the_state_of_another_run_is_not_taken_for_that_of_the_weights(tmp_path)
     assert named.certificate.ok
 
 
+def test_a_run_with_a_dead_neuron_is_resumed(tmp_path):
+    model = build("GPT-2")
+    with torch.no_grad():
+        model.transformer.h[0].mlp.c_fc.weight[:, 3] = 0  # a column: Conv1D stores weights the other way round
+    model.transformer.h[0].mlp.c_fc.weight.register_hook(lambda gradient: gradient * 0)
+    saving = {"save_strategy": "steps", "save_steps": 2, "weight_decay": 0.0}
+    trainer_of("GPT-2", tmp_path, ProjectionCallback(), model=model, max_steps=2, **saving).train()
+    callback = ProjectionCallback()
+    trainer_of("GPT-2", tmp_path, callback, model=model, max_steps=4).train(resume_from_checkpoint=True)
+    assert callback.certificate.dead == {"transformer.h.0.mlp.c_fc.weight": (3,)}
+
+
 def test_the_best_model_is_certified_as_it_was_saved(tmp_path):
     callback = ProjectionCallback(every=4)
     options = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 8}

@@ -285,11 +285,13 @@ def test_weights_that_lost_their_rows_are_refused_with_advice():
 
     with pytest.raises(ValueError, match="fully_shard"):
         pbwn.select(FullyShardedDataParallel(nn.Linear(3, 3), nn.Linear(3, 3)))
-    for flat in (nn.Linear(3, 3), nn.Linear(3, 3)):  # inside a wrapper that is not part of the model
-        flat.weight = nn.Parameter(torch.zeros(9))
-        with pytest.raises(ValueError, match="fully_shard"):
+    for name in ("weight", "_flat_param"):  # inside a wrapper that is not part of the model
+        flat = nn.Linear(3, 3)
+        flat.register_parameter(name, nn.Parameter(torch.zeros(9)))
+        with pytest.raises(ValueError, match=r"FullyShardedDataParallel.*fully_shard"):
             pbwn.select(nn.Sequential(flat, nn.Linear(3, 3)))
     model = small()
+    model[0].weight.data = torch.empty(0)
     model[0].weight.ds_id = 0
     with pytest.raises(ValueError, match=r"'0\.weight' is partitioned by DeepSpeed ZeRO stage 3"):
         pbwn.select(model)

@@ -80,12 +80,19 @@ class ProjectionCallback(TrainerCallback):
         saved = self._saved_state(args, state)
         options = self._options if saved is None else {**self._options, "state": saved}
         self.projection, self.certificate = attach(model, optimizer, **options), None
-        if saved is not None and not (found := self.projection.check()).ok:
-            self.projection.detach()
-            raise ValueError(
-                f"the weights are not those that the projection's state was saved with: pass resume_from= with the "
-                f"checkpoint folder that they come from.\n{found}"
-            )
+        if saved is not None:
+            self._refuse_other_weights()
+
+    def _refuse_other_weights(self) -> None:
+        """The folder of a checkpoint is a guess: make sure that the state found there is that of these weights."""
+        assert self.projection is not None
+        for weight in self.projection.check().weights:
+            if weight.deviation > weight.tolerance and not weight.between_projections:
+                self.projection.detach()
+                raise ValueError(
+                    f"the weights are not those that the projection's state was saved with ({weight.name} is off by "
+                    f"{weight.deviation:.1e}): pass resume_from= with the checkpoint folder that they come from"
+                )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         """Put the projection's state into the checkpoint folder."""
@@ -115,12 +122,14 @@ class ProjectionCallback(TrainerCallback):
     ) -> None:
         """Take stock, and let go of the optimizer: the same model may be trained anew."""
         if self.projection is not None:
-            if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-                best = Path(state.best_model_checkpoint) / self._file_name
-                if best.is_file():  # the weights are those of that checkpoint now
-                    self.projection.load_state_dict(_load(best)["projection"])
-            self.certificate = self.projection.check()
-            self.projection.detach()
+            try:
+                if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+                    best = Path(state.best_model_checkpoint) / self._file_name
+                    if best.is_file():  # the weights are those of that checkpoint now
+                        self.projection.load_state_dict(_load(best)["projection"])
+                self.certificate = self.projection.check()
+            finally:
+                self.projection.detach()
 
     @property
     def _file_name(self) -> str:

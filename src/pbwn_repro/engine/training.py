@@ -132,7 +132,9 @@ class Training:
         try:
             model = models.build(config.model, **told, **{**start, **config.model_options})
         except TypeError as error:
-            raise ConfigError(f"model_options: {error}") from None
+            if not config.model_options:
+                raise
+            raise ConfigError(f"model_options: {error}") from error
         self._norms = NormWatch(model, config.model, config.scope)
         self._method.prepare(model, config.model, config.scope)
         # Convolutions are faster in this layout; without any, it changes nothing.

@@ -30,9 +30,10 @@ def archive(runs: Path, target: Path) -> Archived:
     if not runs.is_dir():
         raise FileNotFoundError(f"{runs}: there is no such folder with runs")
     done = Archived()
+    is_inside = runs.resolve() in target.resolve().parents
     for config in sorted(runs.rglob("config.json")):
-        if target.resolve() in config.resolve().parents:
-            continue  # kept before: the target may lie among the runs
+        if is_inside and target.resolve() in config.resolve().parents:
+            continue  # what was kept before is no run
         source = RunFolder(config.parent)
         if source.state not in ("done", "diverged"):
             done.unfinished += 1

@@ -10,8 +10,10 @@ from typing import Any
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.data import DataSet, load
+from pbwn_repro.data.names import original
 from pbwn_repro.recipes import prepared, recipe
 
+_PLACES = ("hf:", "folder:")
 # Options that stand for a field further down.
 _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "labels": "data.labels"}
 
@@ -31,8 +33,10 @@ def resolve(
     splits = [*data.get("train", ["train"]), data.get("test", "test")]
     dataset = load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
-        own = recipe(fields["model"])["data"]
-        fields["data"] = data = {**prepared(own, dataset.name), **_kept(wishes)}
+        part = prepared(recipe(fields["model"])["data"], dataset.name)
+        loaded = {name: data[name] for name in ("train", "test") if name in data}
+        part = {name: value for name, value in part.items() if name not in ("train", "test")}
+        fields["data"] = data = {**part, **loaded, **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
 
@@ -40,16 +44,19 @@ def resolve(
 def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The wishes of a file and of a command line, which counts more.
 
-    The length of a run is given as epochs or as steps, so one takes the place of the other. Another source of the data
-    takes the place of their name and digest alone: how they are used stays as the file has it.
+    The length of a run is given as epochs or as steps, so one takes the place of the other. Another source of the same
+    data takes the place of their name and digest alone: how they are used stays as the file has it. Of other data the
+    number of labels stays.
     """
     kept = {name: value for name, value in file.items() if name not in ("epochs", "steps") or value is not None}
     if "epochs" in given or "steps" in given:
         kept = {name: value for name, value in kept.items() if name not in ("epochs", "steps")}
     data = kept.get("data")
     if "data" in given and isinstance(data, Mapping):
-        used = {name: value for name, value in data.items() if name not in ("name", "digest") and value is not None}
-        kept |= {f"data.{name}": value for name, value in used.items()}
+        source = given["data"]
+        is_same = original(source) == original(data.get("name", "")) or source.startswith(_PLACES)
+        used = [name for name in data if name not in ("name", "digest")] if is_same else ["labels"]
+        kept |= {f"data.{name}": data[name] for name in used if data.get(name) is not None}
     return {**kept, **given}
 
 

@@ -47,17 +47,19 @@ class Pace:
         now = time.monotonic()
         if self._started is None:
             self._started = now
-        self._seen |= {path: found for path, found in progress.items() if found}
+        passed = now - self._started
+        mine = {path: found for path, found in progress.items() if found and found.seconds <= passed + 1}
+        self._seen |= mine  # another process, or one that was killed, may have left word of longer ago
         made = sum(job.flops * self._made(job.path) for job in sweep.running)
         made += sum(job.flops * self._made(job.path, ending.kind) for job, ending in sweep.ended)
         shares = {job.path: found.share if (found := self._seen.get(job.path)) else 0.0 for job in sweep.running}
         left = sum(job.flops for job in sweep.waiting)
         left += sum(job.flops * (1 - shares[job.path]) for job in sweep.running)
-        return left / made * (now - self._started) if made > 0 else None
+        return left / made * passed if made > 0 else None
 
     def _made(self, path: Path, ending: str | None = None) -> float:
         """The share of a run that this sweep has made: not what was there before it went on."""
-        if ending == "there":
+        if ending in ("there", "busy"):
             return 0.0
         seen = self._seen.get(path)
         if seen is None:

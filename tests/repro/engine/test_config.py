@@ -6,7 +6,7 @@ import pytest
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.recipes import prepared, recipe
-from pbwn_repro.runs.resolution import parse, resolve
+from pbwn_repro.runs.resolution import joined, parse, resolve
 from storm import digits_config
 
 FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digits", "digest": "0"}}
@@ -99,6 +99,16 @@ def test_a_copy_is_prepared_as_the_recipe_says(model, encoding):
     copy = prepared(own, f"{own['name']}-{encoding}")
     for field, default in (("normalisation", "unit-range"), ("augmentation", "none"), ("labels", None)):
         assert copy.get(field, default) == own.get(field, default)
+
+
+def test_a_file_s_data_part_stays_with_the_same_data_and_goes_with_others():
+    file = {"model": "resnet-20", "data": {"name": "cifar10", "digest": "0", "augmentation": "he", "labels": None}}
+    for source in ("cifar10", "hf:somewhere/cifar10", "cifar10-jpeg"):
+        assert joined(file, {"data": source}) == {"model": "resnet-20", "data": source, "data.augmentation": "he"}
+    assert joined(file, {"data": "mnist"}) == {"model": "resnet-20", "data": "mnist"}
+    ladder = {"data": {"name": "mnist", "digest": "0", "labels": 20, "normalisation": "unit-range"}}
+    assert joined(ladder, {"data": "digits"}) == {"data": "digits", "data.labels": 20}
+    assert joined({"epochs": None, "steps": 5, "seed": 1}, {"epochs": 2}) == {"epochs": 2, "seed": 1}
 
 
 def test_wishes_are_laid_over_the_recipe():

@@ -20,7 +20,7 @@ ENVIRONMENT = {
 def config_of(plan, *, data=None):
     """The configuration of a planned run, on data that nobody has to load."""
     fields, _ = complete(plan.wishes)
-    fields["data"] |= {"digest": "0" * 64, **({"name": data} if data else {})}
+    fields["data"] |= {"name": data, "digest": "1" * 64} if data else {"digest": "0" * 64}
     return read_config(fields)
 
 

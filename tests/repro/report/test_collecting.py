@@ -102,7 +102,7 @@ def test_runs_on_two_copies_of_the_data_are_never_mixed(tmp_path):
     assert len(section(report, "table-3").runs) == 3
     assert len(report.left_out) == 3
     assert set(report.left_out.values()) == {
-        "another copy of the data: made on cifar10-jpeg (00000000), most runs on cifar10 (00000000)"
+        "another copy of the data: cifar10-jpeg (11111111), the runs shown are on cifar10 (00000000)"
     }
     write(both[1:], 3, where="more copies")
     [plan] = plans("table-3", method="normal", depth=20, init="paper")

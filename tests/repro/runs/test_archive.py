@@ -49,6 +49,11 @@ def test_a_target_among_the_runs_is_not_archived_itself(runs):
         assert (done.new, done.known, done.unfinished) == (new, known, 1)
 
 
+def test_a_target_above_the_runs_is_one_like_any_other(runs, tmp_path):
+    assert archive(runs, tmp_path).new == 2
+    assert (tmp_path / "table-3/short/done/result.json").exists()
+
+
 def test_another_result_of_the_same_run_is_refused(runs, tmp_path):
     archive(runs, tmp_path / "results")
     (runs / "table-3/short/done/result.json").write_text("{}")

@@ -72,7 +72,10 @@ def test_what_was_done_before_a_run_went_on_is_not_counted_as_this_sweep_s_pace(
     clock[0] += 324
     assert pace.seconds_left(sweep, {}) == pytest.approx(3600 * 9)
     sweep.ended = [(jobs[0], Ending("busy"))]
-    assert Pace().seconds_left(sweep, {}) is None
+    assert pace.seconds_left(sweep, {}) is None
+    old = Progress(910, 1000, 0, 5000.0)  # left by a process that was killed
+    sweep.running, sweep.ended = jobs[:1], []
+    assert Pace().seconds_left(sweep, {jobs[0].path: old}) is None
 
 
 def test_the_view_suits_where_the_words_go():

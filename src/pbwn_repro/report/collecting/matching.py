@@ -10,6 +10,7 @@ from typing import Any
 
 from pbwn_repro.catalog import Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis, identity
+from pbwn_repro.config import Data
 from pbwn_repro.data.names import original
 from pbwn_repro.report.collecting.reading import Record
 
@@ -60,11 +61,11 @@ class Protocol:
         used = _copies_used([record for _, record in found])
         labelled, others = [], {}
         for position, record in found:
-            copy, other = used[original(record.config.data.name)], _copy(record)
-            if other == copy:
+            data, shown = record.config.data, used[original(record.config.data.name)]
+            if data.digest == shown.digest:
                 labelled.append(Labelled(record, _without_seed(self._plans[position])))
             else:
-                others[record.path] = f"another copy of the data: made on {_named(other)}, most runs on {_named(copy)}"
+                others[record.path] = f"another copy of the data: {_named(data)}, the runs shown are on {_named(shown)}"
         return labelled, others
 
     @cached_property
@@ -81,23 +82,24 @@ class Protocol:
         return found
 
 
-def _copies_used(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
-    """By data set, the copy of it that most finished runs were made on; of equals the original pictures."""
-    counts: dict[str, dict[tuple[str, str], int]] = {}
+def _copies_used(records: Sequence[Record]) -> dict[str, Data]:
+    """By data set, the copy of it that most runs were made on to their end; of equals the original pictures."""
+    counts: dict[str, dict[str, int]] = {}
+    copies: dict[str, Data] = {}
     for record in records:
-        copies = counts.setdefault(original(record.config.data.name), {})
-        copies[_copy(record)] = copies.get(_copy(record), 0) + (record.state == "done")
-    return {
-        name: min(copies, key=lambda copy: (-copies[copy], copy[0] != name, copy)) for name, copies in counts.items()
+        data = record.config.data
+        count = counts.setdefault(original(data.name), {})
+        count[data.digest] = count.get(data.digest, 0) + (record.state != "unfinished")
+        copies.setdefault(data.digest, data)
+    best = {
+        name: min(count, key=lambda digest: (-count[digest], copies[digest].name != name, digest))
+        for name, count in counts.items()
     }
+    return {name: copies[digest] for name, digest in best.items()}
 
 
-def _copy(record: Record) -> tuple[str, str]:
-    return record.config.data.name, record.config.data.digest
-
-
-def _named(copy: tuple[str, str]) -> str:
-    return f"{copy[0]} ({copy[1][:8]})"
+def _named(data: Data) -> str:
+    return f"{data.name} ({data.digest[:8]})"
 
 
 def _without_seed(plan: Plan) -> Labels:

@@ -56,10 +56,10 @@ def moments_of(number: Number | None) -> Moments | None:
 
 def decide(criterion: Comparison, interval: Interval, counts: tuple[int, int], level: float) -> Outcome:
     """What an interval says to a criterion; `level` is the mean that a relative margin is a share of."""
-    if says_nothing(interval, counts):
-        return "not enough runs"
     if isinstance(criterion, Better | Higher):
         return one_sided(interval, counts, lower=isinstance(criterion, Better))
+    if says_nothing(interval, counts):
+        return "not enough runs"
     if isinstance(criterion, NotWorse):
         if interval.high < criterion.margin:
             return "holds"

@@ -10,10 +10,10 @@ from pbwn_repro.paper import BestSetting, Claim, Column, Grows, MostlyBest
 from pbwn_repro.report.collecting.layout import Row
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import Interval, Moments, contrast, diverging, finite, mean, shared
-from pbwn_repro.report.verdicts.comparing import Compared, Values, compare, moments_of, one_sided
+from pbwn_repro.report.verdicts.comparing import Compared, Values, compare, moments_of, one_sided, says_nothing
 from pbwn_repro.report.verdicts.grid import Grid
 from pbwn_repro.report.verdicts.losses import with_losses
-from pbwn_repro.report.verdicts.wording import digits, runs, span
+from pbwn_repro.report.verdicts.wording import NO_SPREAD, digits, runs, span
 
 _GROWTH = (1, -1, -1, 1)  # (against - row) in the last column, minus the same in the first
 
@@ -49,7 +49,7 @@ def _growth(claim: Claim, criterion: Grows, row: str, columns: list[Column], gri
     seen = "No difference seen: the" if interval.contains_zero else "The"
     words = (
         f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
-        f"({span(interval)}; Welch's test, {runs(counts)})."
+        f"({span(interval)}; Welch's test, {runs(counts)}){f': {NO_SPREAD}' if says_nothing(interval, counts) else ''}."
     )
     outcome, lost = with_losses(one_sided(interval, counts, lower=False), cells, (row,), grid)
     return Verdict(
@@ -156,7 +156,8 @@ def _duel_in_words(duel: _Duel, stated: float) -> str:
         return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
     if duel.compared.interval.contains_zero:
         found = f"no difference seen, {found}"
-    return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}, {runs(duel.compared.counts)})"
+    why = f": {NO_SPREAD}" if says_nothing(duel.compared.interval, duel.compared.counts) else ""
+    return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}, {runs(duel.compared.counts)}){why}"
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -8,6 +8,8 @@ from pbwn_repro.report.model import Outcome
 from pbwn_repro.report.statistics import Interval
 from pbwn_repro.report.verdicts.comparing import Compared, Comparison, margin_of, says_nothing
 
+NO_SPREAD = "two runs that agree to the digit say nothing of the spread"
+
 
 def digits(value: float) -> str:
     """A number with as many digits as a reader needs: two decimals, or three that count where it is small.
@@ -53,7 +55,7 @@ def sentence(
         return f"The {found}, but with {runs(compared.counts)}: an interval needs two a side."
     how = f"({span(compared.interval)}; {compared.kind}, {runs(compared.counts)})"
     if says_nothing(compared.interval, compared.counts):
-        return f"The {found} {how}: two runs that agree to the digit say nothing of the spread."
+        return f"The {found} {how}: {NO_SPREAD}."
     if isinstance(criterion, Better | Higher):
         if compared.interval.contains_zero:
             return f"No difference seen: the {found} {how}."
