@@ -183,7 +183,7 @@ class NormProjection:
         self.gradient = gradient
         self.backend: Backend = backend
         self._radii: dict[str, Tensor] = {}
-        self._fsdp_modules: list[Any] = []
+        self._fsdp = sharded.FsdpModules(model)
         shares = [_moved_by(optimizer, selection.constrained) for optimizer in optimizers]
         self._drivers = [_Driver(share, Batch(share, constraint)) for share in shares]
         self._make_batches()
@@ -269,7 +269,7 @@ class NormProjection:
                 if weight not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
         self.detach()
-        _put_shards_back(self.model, self._fsdp_modules)
+        self._fsdp.look_again()
         for driver, one in zip(self._drivers, optimizers, strict=True):
             hooks = StepHooks(
                 one,
@@ -329,31 +329,21 @@ class NormProjection:
         }
 
     def _before_step(self, driver: _Driver) -> None:
-        for module in self._fsdp_modules:
-            module.reshard()
+        self._fsdp.reshard()
         driver.batch.tangent_()
 
     def _after_step(self, driver: _Driver) -> None:
-        for module in self._fsdp_modules:
-            module.reshard()
+        self._fsdp.reshard()
         driver.steps += 1
         driver.projected = self.every is not None and driver.steps % self.every == 0
         if driver.projected:
             driver.batch.project_()
 
     def _make_batches(self) -> None:
-        look_again = partial(_put_shards_back, self.model, self._fsdp_modules)  # not a method: that would be a cycle
         for driver in self._drivers:
             driver.batch = Batch(
-                driver.weights, self.constraint, self._radii, backend=self.backend, on_change=look_again
+                driver.weights, self.constraint, self._radii, backend=self.backend, on_change=self._fsdp.look_again
             )
-
-
-def _put_shards_back(model: nn.Module, modules: list[Any]) -> None:
-    """Find the modules that FSDP2 has sharded by now, keep them in this list, and have their shards put in place."""
-    modules[:] = sharded.fsdp_modules(model)
-    for module in modules:
-        module.reshard()
 
 
 def _no_hooks() -> None:

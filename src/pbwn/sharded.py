@@ -53,18 +53,29 @@ def _is_flat(module: nn.Module) -> bool:
     return type(weight) is nn.Parameter and weight.ndim == 1
 
 
-def fsdp_modules(model: nn.Module) -> list[Any]:
-    """The modules whose weights FSDP2 gathers and spreads."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if not hasattr(fsdp, "FSDPModule"):
-        return []
-    return [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]  # type: ignore[union-attr]
+class FsdpModules:
+    """The modules of a model whose weights FSDP2 gathers and spreads, as far as they were found."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._found: list[Any] = []
+
+    def look_again(self) -> None:
+        """Find those that are there by now, and have their shards put back."""
+        fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+        kind = getattr(fsdp, "FSDPModule", ())
+        self._found = [module for module in self._model.modules() if isinstance(module, kind)]
+        self.reshard()
+
+    def reshard(self) -> None:
+        """Have shards put back in place: after an evaluation the root module still holds gathered copies."""
+        for module in self._found:
+            module.reshard()
 
 
 def reshard(model: nn.Module) -> None:
-    """Have FSDP2 put its shards back in place: after an evaluation the root module still holds gathered copies."""
-    for module in fsdp_modules(model):
-        module.reshard()
+    """Have FSDP2 put all shards of a model back in place."""
+    FsdpModules(model).look_again()
 
 
 @dataclass(frozen=True)

@@ -129,12 +129,13 @@ def _train(
     from pbwn_repro.engine.processes import processes
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
+    from pbwn_repro.runs.packing import find_device
     from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
 
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
-    with processes(_device(device)) as place:
+    with processes(find_device(device)) as place:
         wishes = joined(read_file(file) if file else {}, {**dict(map(parse, assignments)), **chosen})
         wishes.pop("processes", None)
         config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
@@ -159,22 +160,6 @@ def _warn(config: Any) -> None:
         print(
             f"the learning rate is to fall in epoch {epochs}, after the run's end: see schedule.drops", file=sys.stderr
         )
-
-
-def _device(name: str) -> Any:
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        found = torch.device(name)
-    except RuntimeError:
-        found = None
-    if found is None or found.type not in ("cpu", "cuda") or (found.type == "cpu" and found.index):
-        raise ValueError(f"--device {name!r}: there is cpu, cuda, cuda:<number>")
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: this torch sees no GPU")
-    return found
 
 
 def _reporter(folder: Any, *, quiet: bool, tensorboard: bool) -> Any:

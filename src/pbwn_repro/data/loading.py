@@ -17,6 +17,7 @@ from pbwn_repro.data.store import cache_root
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet")
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME")
+PLACES = (folder.PREFIX, hugging_face.PREFIX)  # of sets that are given by where they are
 
 
 def load(

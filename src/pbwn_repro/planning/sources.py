@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pbwn_repro.data import DataError, DataSet, UnknownSetError, load
-from pbwn_repro.data.folder import PREFIX as FOLDER_PREFIX
-from pbwn_repro.data.hugging_face import PREFIX as HF_PREFIX
-from pbwn_repro.data.loading import find_source
+from pbwn_repro.data.loading import PLACES, find_source
 from pbwn_repro.data.names import original
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.store import Store, cache_root
@@ -78,7 +76,7 @@ def parse_sources(words: Iterable[str], names: Collection[str]) -> dict[str, str
 
 def _anywhere(source: str) -> str:
     """The same source for a process that works in another folder: paths from the root."""
-    for prefix in (HF_PREFIX, FOLDER_PREFIX):
+    for prefix in PLACES:
         path = Path(source.removeprefix(prefix)).expanduser()
         if source.startswith(prefix) and path.exists():
             return f"{prefix}{path.resolve()}"

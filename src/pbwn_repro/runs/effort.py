@@ -14,7 +14,7 @@ from pbwn_repro.config import Adam, RunConfig
 from pbwn_repro.data import DataSet, MemorySplit
 from pbwn_repro.data.known_sets import KNOWN_SETS
 from pbwn_repro.data.names import original
-from pbwn_repro.data.synthetic import SHAPES
+from pbwn_repro.data.synthetic import SHAPES, STORED_PREFIX
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.tasks import test_batches
 
@@ -121,5 +121,5 @@ def _shape(name: str) -> _Shape:
         return _Shape((1, 8, 8), 10, {"train": 1_437, "test": 360})
     if name == "imagenet":
         return _Shape((3, 224, 224), 1_000, {"train": 1_281_167, "test": 50_000})
-    image, classes, train, test = SHAPES[name.removeprefix("synthetic:").removeprefix("synthetic-")]
+    image, classes, train, test = SHAPES[name.removeprefix(STORED_PREFIX)]
     return _Shape(image, classes, {"train": train, "test": test})

@@ -56,12 +56,11 @@ def available_cores() -> float:
         return cores
 
 
-def _devices(name: str) -> list[str]:
+def find_device(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU if there is one."""
     found = torch.cuda.device_count()
     if name == "auto":
         name = "cuda" if found else "cpu"
-    if name == "cuda" and found:
-        return [f"cuda:{index}" for index in range(found)]
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -70,4 +69,11 @@ def _devices(name: str) -> list[str]:
         raise ValueError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>")
     if device.type == "cuda" and (device.index or 0) >= found:
         raise ValueError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
-    return [name]
+    return device
+
+
+def _devices(name: str) -> list[str]:
+    device = find_device(name)
+    if device.type == "cuda" and device.index is None:
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [str(device)]

@@ -10,10 +10,10 @@ from typing import Any
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.data import DataSet, load
+from pbwn_repro.data.loading import PLACES
 from pbwn_repro.data.names import original
 from pbwn_repro.recipes import prepared, recipe
 
-_PLACES = ("hf:", "folder:")
 # Options that stand for a field further down.
 _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "labels": "data.labels"}
 
@@ -33,10 +33,8 @@ def resolve(
     splits = [*data.get("train", ["train"]), data.get("test", "test")]
     dataset = load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
-        part = prepared(recipe(fields["model"])["data"], dataset.name)
-        loaded = {name: data[name] for name in ("train", "test") if name in data}
-        part = {name: value for name, value in part.items() if name not in ("train", "test")}
-        fields["data"] = data = {**part, **loaded, **_kept(wishes)}
+        part = prepared({**recipe(fields["model"])["data"], "train": splits[:-1], "test": splits[-1]}, dataset.name)
+        fields["data"] = data = {**part, **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
 
@@ -54,7 +52,7 @@ def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     data = kept.get("data")
     if "data" in given and isinstance(data, Mapping):
         source = given["data"]
-        is_same = original(source) == original(data.get("name", "")) or source.startswith(_PLACES)
+        is_same = original(source) == original(data.get("name", "")) or source.startswith(PLACES)
         used = [name for name in data if name not in ("name", "digest")] if is_same else ["labels"]
         kept |= {f"data.{name}": data[name] for name in used if data.get(name) is not None}
     return {**kept, **given}
