@@ -42,6 +42,12 @@ def test_a_network_without_pictures_of_32_by_32_has_no_training_step(tmp_path):
     assert done.exit_code == 0, done.output
     results = json.loads((tmp_path / "bench.json").read_text())
     assert (set(results["memory"]), results["training"]) == ({"mlp"}, {})
+    assert "left out of training: mlp" in done.output
+    nothing = CliRunner().invoke(
+        app, ["bench", "--part", "training", "--network", "mlp", "--out", str(tmp_path / "no")]
+    )
+    assert "training cannot be timed with mlp" in str(nothing.exception)
+    assert not (tmp_path / "no").exists()
 
 
 def test_an_unknown_network_is_refused_before_anything_is_measured(tmp_path):

@@ -73,9 +73,7 @@ class TrainingStep:
         self._optimizer.register_step_post_hook(note)
 
 
-def training_steps(
-    network: str, *, batch_size: int, rounds: int, steps_per_epoch: int = 390
-) -> dict[str, dict[str, Any]]:
+def training_steps(network: str, *, batch_size: int, rounds: int, steps_per_epoch: int) -> dict[str, dict[str, Any]]:
     """Whole steps by method: seconds, the projection's own seconds, and those as percent of a normal step.
 
     A projection after each epoch is spread over the steps of that epoch.

@@ -13,6 +13,7 @@ from pbwn_repro.bench.candidates import GPT2_SMALL
 from pbwn_repro.bench.machine import machine
 from pbwn_repro.recipes import recipe
 
+_TRAINING_PICTURES = 50_000  # of CIFAR, in an epoch
 PARTS = ("projection", "riemannian", "optimizer", "training", "growth", "memory")
 
 
@@ -21,7 +22,6 @@ class Extent:
     """How much is measured."""
 
     networks: tuple[str, ...] = ("resnet-20", "resnet-110", "inception", "vgg-e", GPT2_SMALL)
-    stepped: tuple[str, ...] = ("resnet-20", "resnet-110", "vgg-e", "inception")
     batch_size: int = 128
     rounds: int = 5
     seconds: float = 10.0
@@ -33,7 +33,6 @@ class Extent:
 
 QUICK = Extent(
     networks=("resnet-20",),
-    stepped=("resnet-20",),
     batch_size=2,
     rounds=1,
     seconds=0.05,
@@ -41,12 +40,12 @@ QUICK = Extent(
 )
 
 
-def has_training_step(network: str) -> bool:
-    """Whether whole steps with a network are timed: those on coloured pictures of 32 x 32. ValueError if unknown."""
-    if network == GPT2_SMALL:
-        return False
+def is_measured(part: str, network: str) -> bool:
+    """Whether a part has a network: whole steps take one on coloured pictures of 32 x 32. ValueError if unknown."""
+    if network == GPT2_SMALL:  # its shapes alone
+        return part not in ("optimizer", "training")
     models.scheme(network)
-    return recipe(network)["data"]["name"] in ("cifar10", "svhn")
+    return part != "training" or recipe(network)["data"]["name"] in ("cifar10", "svhn")
 
 
 def measure(
@@ -73,11 +72,15 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
         "projection": partial(projecting.projection, seconds=extent.seconds),
         "riemannian": partial(projecting.riemannian, seconds=extent.seconds),
         "optimizer": partial(stepping.optimizer_steps, seconds=extent.seconds),
-        "training": partial(stepping.training_steps, batch_size=extent.batch_size, rounds=extent.rounds),
+        "training": partial(
+            stepping.training_steps,
+            batch_size=extent.batch_size,
+            rounds=extent.rounds,
+            steps_per_epoch=_TRAINING_PICTURES // extent.batch_size,
+        ),
         "memory": projecting.extra_memory,
     }
-    networks = extent.stepped if part in ("optimizer", "training") else extent.networks
-    return {network: partial(of_network[part], network) for network in networks}
+    return {network: partial(of_network[part], network) for network in extent.networks if is_measured(part, network)}
 
 
 def _plain(value: Any) -> Any:

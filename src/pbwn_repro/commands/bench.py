@@ -38,7 +38,7 @@ def bench(
     """
     from pbwn_repro.bench.machine import machine
     from pbwn_repro.bench.plot import plot
-    from pbwn_repro.bench.suite import PARTS, QUICK, Extent, has_training_step, measure
+    from pbwn_repro.bench.suite import PARTS, QUICK, Extent, is_measured, measure
     from pbwn_repro.bench.tables import table
 
     unknown = set(part or ()) - set(PARTS)
@@ -47,12 +47,20 @@ def bench(
     extent = QUICK if quick else Extent()
     given: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
     if network:
-        given |= {"networks": tuple(network), "stepped": tuple(filter(has_training_step, network))}
+        given["networks"] = tuple(dict.fromkeys(network))
     extent = replace(extent, **{name: value for name, value in given.items() if value is not None})
     parts = tuple(each for each in PARTS if not part or each in part)
+    passed_over = {
+        each: [name for name in extent.networks if each != "growth" and not is_measured(each, name)] for each in parts
+    }
+    if all(passed_over[each] == list(extent.networks) for each in parts):
+        raise ValueError(f"nothing to measure: {', '.join(parts)} cannot be timed with {', '.join(extent.networks)}")
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in machine().items() if value is not None))
+    for each, names in passed_over.items():
+        if names:
+            console.print(f"left out of {each}: {', '.join(names)}")
     results: dict[str, Any] = {}
     with Console(stderr=True).status("measuring ...") as status:
         steps = measure(extent, parts, tell=lambda name: status.update(f"measuring {name} ..."))

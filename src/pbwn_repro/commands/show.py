@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,8 +45,7 @@ def show(
         _section(console, section, out)
     if not sections:
         if found.name in TABLES:
-            console.print()
-            console.print(_paper(TABLES[found.name]))
+            _paper(console, TABLES[found.name])
         console.print(
             f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} makes them.", highlight=False, soft_wrap=True
         )
@@ -55,8 +55,6 @@ def show(
 
 
 def _section(console: Console, section: Any, out: Path) -> None:
-    from rich.table import Table
-
     from pbwn_repro.report.writing.missing import command
     from pbwn_repro.report.writing.tables import best_settings, texts
 
@@ -64,16 +62,9 @@ def _section(console: Console, section: Any, out: Path) -> None:
     console.rule(f"scale {section.scale}{variant}")
     if section.table:
         below = any(cell.paper for cell in section.table.cells.values())
-        words = f"{section.table.unit}: ours (runs)" + (", the paper's below" if below else "")
-        shown = Table(title=words, title_justify="left")
-        shown.add_column("")
-        for column in section.table.columns:
-            shown.add_column(column, justify="right")
-        for row in section.table.rows:
-            cells = [section.table.cells[row, column] for column in section.table.columns]
-            pairs = [tuple(map(_compact, texts(cell))) for cell in cells]
-            shown.add_row(row, *(f"{ours}\n[dim]{paper}[/dim]" if below else ours for ours, paper in pairs))
-        console.print(shown)
+        words = f"{section.table.unit}: {section.table.ours}" + (", the paper's below" if below else "")
+        cells = {place: texts(cell)[: 1 + below] for place, cell in section.table.cells.items()}
+        _print_table(console, words, section.table.rows, section.table.columns, cells)
         if chosen := best_settings(section.table):
             console.print(f"Best settings: {'; '.join(chosen)}", highlight=False)
     for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
@@ -111,22 +102,50 @@ def _section(console: Console, section: Any, out: Path) -> None:
         )
 
 
-def _paper(numbers: Any) -> Any:
-    from rich.table import Table
-
+def _paper(console: Console, numbers: Any) -> None:
     from pbwn_repro.report.writing.tables import paper_text
 
-    shown = Table(title=f"the paper's {numbers.unit}", title_justify="left")
-    shown.add_column("")
-    for column in numbers.columns:
-        shown.add_column(column.title, justify="right")
-    for key, row in numbers.rows.items():
-        shown.add_row(
-            row, *(_compact(paper_text(numbers.numbers.get((key, column.title)))) for column in numbers.columns)
-        )
-    return shown
+    cells = {
+        (row, column.title): (paper_text(numbers.numbers.get((key, column.title))),)
+        for key, row in numbers.rows.items()
+        for column in numbers.columns
+    }
+    columns = [column.title for column in numbers.columns]
+    console.print()
+    _print_table(console, f"the paper's {numbers.unit}", list(numbers.rows.values()), columns, cells)
 
 
-def _compact(words: str) -> str:
-    """Without spaces around the sign: five columns fit into a narrow terminal."""
-    return words.replace(" ± ", "±")
+def _print_table(
+    console: Console,
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[str, str], Sequence[str]],
+) -> None:
+    """Print a table, below each other the columns that do not fit beside each other; no number is cut.
+
+    The second line of a cell is dimmed.
+    """
+    from rich.table import Table
+
+    texts = {place: [line.replace(" ± ", "±") for line in lines] for place, lines in cells.items()}
+    widths = [
+        max(map(len, [*column.split(), *(line for row in rows for line in texts[row, column])])) for column in columns
+    ]
+    first = max(map(len, rows))
+    begin = 0
+    while begin < len(columns):
+        end, used = begin, first + 4
+        while end < len(columns) and (end == begin or used + widths[end] + 3 <= console.width):
+            used += widths[end] + 3
+            end += 1
+        spare = max(0, console.width - used) // (end - begin)
+        shown = Table(title=None if begin else title, title_justify="left")
+        shown.add_column("", no_wrap=True)
+        for column, width in zip(columns[begin:end], widths[begin:end], strict=True):
+            shown.add_column(column, justify="right", width=max(width, min(len(column), width + spare)))
+        for row in rows:
+            lines = [texts[row, column] for column in columns[begin:end]]
+            shown.add_row(row, *("\n".join([ours, *(f"[dim]{each}[/dim]" for each in more)]) for ours, *more in lines))
+        Console(width=max(used, console.width)).print(shown)
+        begin = end

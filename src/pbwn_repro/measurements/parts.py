@@ -27,7 +27,7 @@ class Parts:
         """A part that was kept, or None."""
         try:
             found: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):  # a damaged part is measured again
+        except (FileNotFoundError, ValueError):  # a damaged part is measured again
             return None
         return found
 

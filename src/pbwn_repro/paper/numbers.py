@@ -16,14 +16,19 @@ _CELL = re.compile(r"(\*\*)?([\d.]+)(?: ± ([\d.]+))?(\*\*)?")
 class Number:
     """A number of the paper: its spread and number of seeds where the paper gives them; whether it is printed bold.
 
-    `decimals` is how many the paper prints.
+    `text` is how the paper prints it; one that follows from others has none.
     """
 
     value: float
     spread: float | None = None
     seeds: int | None = None
     bold: bool = False
-    decimals: int = 2
+    text: str = ""
+
+    @property
+    def decimals(self) -> int:
+        """How many decimals ours need beside it: two, or as many as the paper prints of its value."""
+        return max(2, len(self.text.partition(" ")[0].partition(".")[2]))
 
 
 @dataclass(frozen=True)
@@ -89,5 +94,4 @@ def _number(cell: str, seeds: int | None) -> Number:
     if found is None:
         raise ValueError(f"{cell!r} is not a number of a table: write 6.27 ± 0.34 or **6.27 ± 0.34**")
     bold, value, spread, _ = found.groups()
-    decimals = len(value.partition(".")[2])
-    return Number(float(value), float(spread) if spread else None, seeds, bold is not None, max(2, decimals))
+    return Number(float(value), float(spread) if spread else None, seeds, bold is not None, cell.strip("*"))

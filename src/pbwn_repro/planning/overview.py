@@ -17,7 +17,10 @@ from pbwn_repro.runs.speed import Speeds
 
 @dataclass(frozen=True)
 class Standing:
-    """An artefact at a scale; `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them."""
+    """An artefact at a scale; `done` are the runs that ended, also those that diverged.
+
+    `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them.
+    """
 
     runs: int
     done: int
@@ -57,11 +60,11 @@ def standing(
 
 
 def _finished(folder: Path) -> set[tuple[str, int]]:
-    """The runs in a folder that are done: what they are, whatever copy of the data they used, and their seeds."""
+    """The runs in a folder that have ended, diverged or not: what they are, on whatever data, and their seeds."""
     found = set()
     for path in folder.glob("*/config.json"):
         run = RunFolder(path.parent)
-        if run.state == "done":
+        if run.state in ("done", "diverged"):
             try:
                 config = read_config(json.loads(path.read_text()))
             except (OSError, ValueError, ConfigError):

@@ -69,7 +69,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band over seeds: the mean, and one standard deviation to each side, unless the title says else."""
+    """A line with a band over seeds: the mean, the lowest and the highest run, unless the title says else.
+
+    `diverged` are the places where runs diverged, which are in no mean.
+    """
 
     name: str  # as the paper calls it, such as PBWN-Riem or T = 10
     x: tuple[float, ...]
@@ -77,6 +80,7 @@ class Curve:
     low: tuple[float, ...]
     high: tuple[float, ...]
     count: int
+    diverged: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,16 @@ def write_run(root, plan, *, errors=(5.0, 3.0), losses=(2.0, 1.0), top5=None, da
     return folder.path
 
 
+def section(report, artefact, scale="paper", **variant):
+    """The section of an artefact in a report."""
+    [found] = [
+        each
+        for each in report.sections
+        if (each.artefact.name, each.scale, dict(each.variant)) == (artefact, scale, variant)
+    ]
+    return found
+
+
 def _result(config, evaluations, steps):
     best = min(evaluations, key=lambda line: line["test_error"])
     return {

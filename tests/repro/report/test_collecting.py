@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.report.collecting.history import read_history
+from pbwn_repro.report.drawing.curves import of_plot
 from pbwn_repro.report.writing.markdown import whole
+from pbwn_repro.report.writing.missing import command
 from pbwn_repro.report.writing.page import page
-from repro.report.folders import STEPS_PER_EPOCH, config_of, plans, write_run
-
-
-def section(report, artefact, scale="paper", **variant):
-    [found] = [
-        each
-        for each in report.sections
-        if (each.artefact.name, each.scale, dict(each.variant)) == (artefact, scale, variant)
-    ]
-    return found
+from repro.report.folders import STEPS_PER_EPOCH, config_of, plans, section, write_run
 
 
 def cell(report, artefact, row, column, scale="paper", **variant):
@@ -141,7 +134,35 @@ def test_a_figures_curves_show_the_best_setting_with_a_band_over_seeds(tmp_path)
     assert (curve.x[0], curve.x[-1]) == (10, 400)
     assert (curve.mean[0], curve.low[0], curve.high[0]) == (2.0, 2.0, 2.0)
     assert curve.mean[-1] == 1.5
-    assert curve.high[-1] == pytest.approx(1.5 + math.sqrt(0.5))
+    assert (curve.low[-1], curve.high[-1]) == (1.0, 2.0)
+
+
+def test_a_search_is_drawn_over_the_seeds_that_all_settings_have_and_says_where_runs_diverged(tmp_path):
+    for rate, losses in ((1.0, (None, None, 0.9)), (0.3, (0.2, 0.9, 0.9)), (0.1, (0.4,)), (0.03, (0.5,))):
+        found = plans("figure-2a", seeds=len(losses), method="pbwn", sizes="paper", lr=rate)
+        for plan, loss in zip(found, losses, strict=True):
+            write_run(tmp_path, plan, losses=(2.0, loss or 0), state="diverged" if loss is None else "done")
+    [plot] = [p for p in section(collect(tmp_path), "figure-2a").plots if p.name == "figure-2a-paper-search"]
+    [curve] = plot.curves
+    assert (curve.x, curve.mean, curve.diverged) == ((0.03, 0.1, 0.3), (0.5, 0.4, 0.2), (1.0,))
+    assert "diverged at 1" in of_plot(plot).description
+    assert of_plot(plot).title.endswith("a cross where runs diverged")
+    assert ">PBWN</text>" in of_plot(plot).svg()
+
+
+def test_commands_name_the_copy_and_the_seeds_of_the_runs(tmp_path):
+    write_seeds(tmp_path, "table-3", [8.0] * 6, method="pbwn", depth=20, init="paper")
+    assert command(section(collect(tmp_path), "table-3")) == "pbwn reproduce table-3 --scale paper --seeds 6"
+    [plan] = plans("table-4", method="pbwn", depth=20, init="authors")
+    write_run(tmp_path, plan, data="cifar100-jpeg")
+    words = "pbwn reproduce table-4 --scale paper --only init=authors --data cifar100=hf:FOLDER"
+    assert command(section(collect(tmp_path), "table-4", init="authors")) == words
+
+
+def test_a_short_section_says_how_long_its_runs_are(tmp_path):
+    write_seeds(tmp_path, "table-3", [8.0], "short", method="pbwn", depth=20, init="paper")
+    notes = section(collect(tmp_path), "table-3", "short").notes
+    assert "Each run: 8 epochs, the rate drops at epochs 4 and 6." in notes
 
 
 def test_a_figure_uses_the_runs_that_another_artefact_keeps(tmp_path):

@@ -80,6 +80,14 @@ def test_without_runs_the_papers_table_is_shown_with_the_command_that_makes_them
         assert "pbwn reproduce table-6 makes them" in text
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_number_is_cut_however_narrow_the_terminal(tmp_path, width):
+    result = CliRunner().invoke(app, ["show", "table-8", "--out", str(tmp_path)], env={"COLUMNS": str(width)})
+    for number in ("10.1", "16.77±4.52", "0.93±0.065", "GAN with feature matching"):
+        assert number in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines() if line.startswith("│")) <= max(width, 49)
+
+
 def test_a_folder_that_was_left_out_is_named(tmp_path):
     path = write_run(tmp_path, plans("table-3", method="pbwn", depth=20, init="paper")[0])
     (path / "result.json").write_text("{")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pbwn_repro.paper import Number
+from pbwn_repro.paper import TABLES, Number
 from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.report.model import Cell, Summary, Table
 from pbwn_repro.report.writing.markdown import heading, whole
@@ -43,8 +43,9 @@ def test_ours_are_mean_deviation_and_runs(summary, words):
 
 
 def test_the_papers_numbers_keep_their_digits_and_ours_have_as_many():
-    paper = Number(1.607, 0.005, decimals=3)
+    paper = Number(1.607, 0.005, text="1.607 ± 0.005")
     assert paper_text(paper) == "1.607 ± 0.005"
+    assert paper_text(TABLES["table-8"].numbers["gan-fm", "100 labels"]) == "0.93 ± 0.065"
     assert texts(Cell("a", "b", OURS, paper)) == ("1.650 ± 0.071 (2, 1 diverged)", "1.607 ± 0.005")
 
 

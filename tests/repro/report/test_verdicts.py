@@ -6,7 +6,8 @@ from pbwn_repro.paper import Alike, Better, Higher, NotWorse
 from pbwn_repro.report.collecting.folders import collect
 from pbwn_repro.report.statistics import Interval
 from pbwn_repro.report.verdicts.comparing import compare, decide
-from repro.report.folders import plans, write_run
+from pbwn_repro.report.writing.forest import decided
+from repro.report.folders import plans, section, write_run
 
 BETTER = Better(("pbwn",), ("normal",))
 ALIKE = Alike(("pbwn", "pbwn-riem"), 0.5)
@@ -133,8 +134,8 @@ def test_a_loss_that_diverges_is_no_argument_against_its_rise(tmp_path):
     assert found.sentence.endswith("Not in it: 1 run of T = 100 that diverged.")
 
 
-def test_what_diverges_does_not_gain_with_depth_and_is_not_mostly_best(tmp_path):
-    for depth, error in ((20, 7.0), (32, 6.5), (44, 6.0)):
+def test_what_diverges_does_not_gain_with_depth_and_is_not_the_best_there(tmp_path):
+    for depth, error in ((20, 7.0), (32, 6.5), (110, 6.0)):
         for method, more in (
             ("normal", 0.5 if depth == 20 else 1.5),
             ("pbwn-riem", 0.2),
@@ -143,15 +144,16 @@ def test_what_diverges_does_not_gain_with_depth_and_is_not_mostly_best(tmp_path)
         ):
             errors = [error + more, error + more + 0.1, error + more + 0.2]
             write(tmp_path, "table-3", errors, method=method, depth=depth, init="paper")
-    growth = ("table-3-grows", "PBWN-Epoch", "BaseLine", "Res-20 to Res-44")
+    growth = ("table-3-grows", "PBWN-Epoch", "BaseLine", "Res-20 to Res-110")
     mostly = ("table-3-epoch", "PBWN-Epoch", "", "")
     assert [verdict(tmp_path, *which).outcome for which in (growth, mostly)] == ["holds", "holds"]
-    *_, plan = plans("table-3", seeds=4, method="pbwn-epoch", depth=44, init="paper")
+    *_, plan = plans("table-3", seeds=4, method="pbwn-epoch", depth=110, init="paper")
     write_run(tmp_path, plan, state="diverged")
-    for which in (growth, mostly):
+    for which, outcome in ((growth, "does not hold"), (mostly, "not enough runs")):
         found = verdict(tmp_path, *which)
-        assert found.outcome == "does not hold"
-        assert "1 run of PBWN-Epoch at Res-44 that diverged" in found.sentence
+        assert found.outcome == outcome
+        assert "1 run of PBWN-Epoch at Res-110 that diverged" in found.sentence
+    assert "in 2 of 3 columns; 2 of 5 are open" in found.sentence
 
 
 def test_what_diverges_wholly_is_worse_than_what_diverges_once(tmp_path):
@@ -164,8 +166,8 @@ def test_what_diverges_wholly_is_worse_than_what_diverges_once(tmp_path):
     growth = verdict(tmp_path, "table-3-grows", "PBWN-Epoch", "BaseLine", "Res-20 to Res-110")
     mostly = verdict(tmp_path, "table-3-epoch", "PBWN-Epoch", "", "")
     better = verdict(tmp_path, "table-3-better", "PBWN-Epoch", "BaseLine", "Res-110")
-    for found in (growth, mostly, better):
-        assert found.outcome == "does not hold"
+    for found, outcome in ((growth, "does not hold"), (mostly, "holds"), (better, "does not hold")):
+        assert found.outcome == outcome
         assert "3 runs of PBWN-Epoch at Res-110 that diverged" in found.sentence
     assert "in 4 of 5 columns" in mostly.sentence
 
@@ -220,9 +222,31 @@ def test_the_gain_is_compared_between_the_shallowest_and_the_deepest(tmp_path):
     assert found.paper.difference == pytest.approx((7.09 - 6.27) - (7.94 - 8.08))
 
 
-def test_one_depth_alone_says_nothing_about_growth(tmp_path):
-    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
-    assert verdict(tmp_path, "table-3-grows", column="").outcome == "not enough runs"
+def test_growth_takes_the_shallowest_and_the_deepest_network(tmp_path):
+    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2], depth=20)
+    table_3(tmp_path, [7.0, 7.1, 7.2], [9.0, 9.1, 9.2], depth=32)
+    found = verdict(tmp_path, "table-3-grows", column="")
+    assert found.outcome == "not enough runs"
+    assert found.sentence.endswith("is known at Res-20, Res-32; this takes Res-20 and Res-110.")
+
+
+def test_a_claim_on_all_columns_does_not_hold_by_one(tmp_path):
+    for method, error in (("normal", 8.0), ("wn", 8.0), ("pbwn-riem", 7.0), ("pbwn", 7.0), ("pbwn-epoch", 7.0)):
+        write(tmp_path, "table-3", [error, error + 0.01, error + 0.02], method=method, depth=20, init="paper")
+    found = section(collect(tmp_path), "table-3")
+    [better] = [each for each in decided(found) if each.claim.name == "table-3-better"]
+    assert (better.outcome, better.counts) == ("not enough runs", {"holds": 6, "not enough runs": 1})
+    assert better.verdicts[-1].sentence.startswith("No runs yet at Res-32, Res-44, Res-56, Res-110")
+
+
+def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
+    for method, rates, loss in (("pbwn-riem", (1.0, 0.3, 0.1), 0.1), ("pbwn", (0.3,), 1.0)):
+        for rate in rates:
+            for plan in plans("figure-2a", seeds=3, method=method, sizes="paper", lr=rate):
+                write_run(tmp_path, plan, losses=(loss, loss + plan.labels["seed"] / 1000))
+    found = verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "")
+    assert found.outcome == "not enough runs"
+    assert found.sentence.endswith("It is the best of 3 and of 1 settings, not the same: no verdict.")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +254,7 @@ def test_one_depth_alone_says_nothing_about_growth(tmp_path):
     [
         ((20, 32, 44), (), "holds", "in 3 of 3 columns."),
         ((20, 32, 44), (56, 110), "holds", "in 3 of 5 columns."),
-        ((20, 32), (44,), "not enough runs", "in 2 of 3 columns; 5 are needed."),
+        ((20, 32), (44,), "not enough runs", "in 2 of 3 columns; 2 of 5 are open."),
         ((20,), (32, 44, 56), "does not hold", "in 1 of 4 columns."),
     ],
 )
@@ -278,7 +302,7 @@ def search(root, losses):
             "does not hold",
             "at 1, of 1, 0.3, 0.1, 0.03, 0.01: at ",
         ),
-        ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "not enough runs", "with 3 and 1 runs"),
+        ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "not enough runs", "with one run each"),
         ({1.0: (0.9, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "1", "does not hold", "1 of 3 runs at 0.3 and 0 of 3 at 1 div"),
         (
             {1.0: (None, None), 0.3: (0.2, None)},

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pbwn_repro.report.collecting.cells import Cells
-from pbwn_repro.report.collecting.choosing import choose
+from pbwn_repro.report.collecting.choosing import values_of
 from pbwn_repro.report.collecting.layout import row_title
-from pbwn_repro.report.collecting.matching import Labelled
 from pbwn_repro.report.collecting.series import Time, plots, search_plot
 from pbwn_repro.report.model import Plot
 
@@ -32,15 +31,15 @@ def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
     [axis] = cells.searched
     rows = []
     for key, name in _names(cells).items():
-        done = _done(cells.runs.get((key, value), []))
-        points = []
-        for setting in axis.values:
-            best = choose([run for run in done if run.labels[axis.name] == setting], (), cells.measure)
-            points += [(float(setting), best.summary(cells.measure).mean)] if best else []
-        rows.append((name, points))
+        runs = cells.runs.get((key, value), [])
+        found = {
+            float(setting): values_of([run for run in runs if run.labels[axis.name] == setting], cells.measure)
+            for setting in axis.values
+        }
+        rows.append((name, {setting: values for setting, values in found.items() if values}))
     label = cells.layout.unit if cells.layout.paper else cells.layout.columns[0].title
-    found = search_plot(prefix, place, axis.name, rows, label)
-    return [found] if found else []
+    plot = search_plot(prefix, place, axis.name, rows, label)
+    return [plot] if plot else []
 
 
 def _at_the_papers_best(cells: Cells, prefix: str, time: Time) -> tuple[Plot, ...]:
@@ -62,7 +61,3 @@ def _names(cells: Cells) -> dict[str, str]:
 
 def _place(cells: Cells, value: str) -> str:
     return next(column.title for column in cells.layout.columns if column.value == value).partition(",")[0]
-
-
-def _done(runs: list[Labelled]) -> list[Labelled]:
-    return [run for run in runs if run.record.state == "done"]

@@ -69,7 +69,7 @@ def _verdict(claim: Claim, result: Mapping[str, Any]) -> Verdict:
             "the condition number 1: with a single input this follows from the projection itself. Computed exactly: "
             "there is no interval."
         )
-    return Verdict(claim, "holds" if holds else "does not hold", None, None, None, (1, 1), words)
+    return Verdict(claim, "holds" if holds else "does not hold", None, None, None, (0, 0), words)
 
 
 def _check(result: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
                 losses.append((int(line["step"]), None if line["loss"] is None else _finite(line["loss"])))
             else:
                 evaluations.append(_evaluation(line))
-        except (ValueError, TypeError, LookupError, ArithmeticError):
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             raise ValueError(f"{path.name} cannot be read at line {number}") from None
     expected = [*range(config.log_every, steps + 1, config.log_every)]
     if steps % config.log_every:

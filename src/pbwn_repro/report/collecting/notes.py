@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pbwn_repro.catalog import ARTEFACTS, Artefact, Scale
+from pbwn_repro.config import Steps
 from pbwn_repro.report.collecting.reading import Record
 
 _SCALES: Mapping[str, str] = {
@@ -22,6 +23,8 @@ def notes(
 ) -> tuple[str, ...]:
     """Scale, what is missing, data, machine, and where the artefact departs from the paper."""
     found = [_SCALES[scale]] if artefact.name in ARTEFACTS else []
+    if scale == "short":
+        found += _lengths(records)
     if variant:
         found.append(f"Variant: {', '.join(f'{name} = {value}' for name, value in variant.items())}.")
     if missing:
@@ -29,6 +32,16 @@ def notes(
     found += _data(records, stand_ins=artefact.name in ARTEFACTS)
     found += machines([record.environment for record in records])
     return (*found, *artefact.departures)
+
+
+def _lengths(records: Sequence[Record]) -> list[str]:
+    """How long the runs are, and where their rates drop."""
+    found = set()
+    for config in (record.config for record in records):
+        length = f"{config.epochs} epochs" if config.epochs else f"{config.steps:,} iterations"
+        drops = config.schedule.drops if isinstance(config.schedule, Steps) else ()
+        found.add(length + (f", the rate drops at epochs {' and '.join(map(str, drops))}" if drops else ""))
+    return [f"Each run: {each}." for each in found] if len(found) == 1 else []
 
 
 def machines(environments: Sequence[Mapping[str, Any]]) -> list[str]:

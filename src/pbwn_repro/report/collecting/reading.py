@@ -137,7 +137,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         raise DamageError(f"{path.name} is missing") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise DamageError(f"{path.name} cannot be read ({error})") from None
     if not isinstance(found, dict):
         raise DamageError(f"{path.name} holds no object")

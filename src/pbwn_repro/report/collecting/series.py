@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from pbwn_repro.report.collecting.reading import Record
 from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.statistics import deviation, mean
+from pbwn_repro.report.statistics import diverging, finite, mean
 
 SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 Points = list[tuple[float, float]]
 Time = Literal["iteration", "epoch"]
 Rows = Sequence[tuple[str, Sequence[Record]]]  # titles, and the runs behind them
+Searches = Sequence[tuple[str, Mapping[float, Mapping[int, float]]]]  # titles, and by setting what the seeds gave
 
 
 def plots(prefix: str, place: str, rows: Rows, time: Time) -> tuple[Plot, ...]:
@@ -55,13 +56,10 @@ def plots(prefix: str, place: str, rows: Rows, time: Time) -> tuple[Plot, ...]:
     return tuple(plot for plot in found if plot.curves)
 
 
-def search_plot(prefix: str, place: str, axis: str, rows: Sequence[tuple[str, Points]], y_label: str) -> Plot | None:
-    """What each setting of a search gave: the mean of its runs, without a band."""
-    curves = tuple(
-        Curve(title, *_columns(points), low=_columns(points)[1], high=_columns(points)[1], count=1)
-        for title, points in rows
-        if len(points) > 1
-    )
+def search_plot(prefix: str, place: str, axis: str, rows: Searches, y_label: str) -> Plot | None:
+    """What each setting of a search gave."""
+    curves = tuple(_searched(title, found) for title, found in rows if len(found) > 1)
+    curves = tuple(curve for curve in curves if curve.x)
     name = "-".join(part for part in (prefix, slug(place), "search") if part)
     words = SETTINGS.get(axis, axis)
     title = f"What the search over the {words} gave" + (f", {place}" if place else "")
@@ -97,14 +95,21 @@ def _curves(rows: Rows, points: Callable[[Record], Points]) -> tuple[Curve, ...]
 
 def _curve(title: str, runs: Sequence[Points]) -> Curve:
     x, rows = _aligned(runs)
-    means = tuple(mean(values) for values in rows)
-    spreads = [deviation(values) or 0.0 for values in rows]
-    low = tuple(
-        # A band below zero would be torn on a logarithmic axis: it ends at the lowest run.
-        middle - spread if middle - spread > 0 else min(values)
-        for middle, spread, values in zip(means, spreads, rows, strict=True)
-    )
-    return Curve(title, x, means, low, tuple(map(sum, zip(means, spreads, strict=True))), len(runs))
+    means, low, high = (tuple(of(values) for values in rows) for of in (mean, min, max))
+    return Curve(title, x, means, low, high, len(runs))
+
+
+def _searched(title: str, found: Mapping[float, Mapping[int, float]]) -> Curve:
+    """A search as a curve, over the seeds that all its settings have, as far as there are any."""
+    seeds = set.intersection(*(set(values) for values in found.values()))
+    kept = {
+        setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
+        for setting, values in sorted(found.items())
+    }
+    ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
+    means, low, high = (tuple(of(values) for values in ended.values()) for of in (mean, min, max))
+    lost = tuple(setting for setting, values in kept.items() if diverging(values))
+    return Curve(title, tuple(ended), means, low, high, len(seeds) or 1, lost)
 
 
 def _norms(title: str, records: Sequence[Record]) -> Curve:
@@ -129,8 +134,3 @@ def _aligned(runs: Sequence[Points]) -> tuple[tuple[float, ...], list[list[float
     tables = [dict(run) for run in runs]
     shared = sorted(set.intersection(*(set(table) for table in tables)))
     return tuple(shared), [[table[place] for table in tables] for place in shared]
-
-
-def _columns(points: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    ordered = sorted(points)
-    return tuple(x for x, _ in ordered), tuple(y for _, y in ordered)

@@ -21,8 +21,11 @@ _LINE = 0.058  # the height of a line of text, as a share of the frame's
 
 def of_plot(plot: Plot) -> Drawing:
     """The drawing of a plot."""
-    banded = any(curve.count > 1 for curve in plot.curves) and "band" not in plot.title
-    title = f"{plot.title}; mean over runs, bands are one standard deviation" if banded else plot.title
+    title = plot.title
+    if any(curve.count > 1 for curve in plot.curves) and "band" not in plot.title:
+        title += "; mean over runs, bands from the lowest to the highest"
+    if any(curve.diverged for curve in plot.curves):
+        title += "; a cross where runs diverged"
     return Drawing(plot.name, title, describe(plot), lambda narrow: draw(plot, narrow=narrow))
 
 
@@ -30,7 +33,9 @@ def describe(plot: Plot) -> str:
     """What the curves say, in words: where each starts and ends, and over how many runs."""
     parts = [
         f"{curve.name} goes from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} "
-        f"({curve.count} {'run' if curve.count == 1 else 'runs'})"
+        f"({curve.count} {'run' if curve.count == 1 else 'runs'}"
+        + "".join(f"; diverged at {place:g}" for place in curve.diverged)
+        + ")"
         for curve in plot.curves
         if curve.mean
     ]
@@ -61,13 +66,19 @@ def draw(plot: Plot, *, narrow: bool) -> Figure:
             label=curve.name,
             zorder=2 if stroke.dashes == SOLID else 2.1,  # a line below shows between the dashes
         )
+        axes.plot(  # above everything
+            *(curve.diverged, [1.0] * len(curve.diverged), "x"),
+            transform=axes.get_xaxis_transform(),
+            color=stroke.tone.light,
+            clip_on=False,
+        )
     axes.margins(x=0)
     if plot.y_log:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(_few_decades(*axes.get_ylim()))
     if plot.x_log:
         axes.set_xscale("log")
-        places = sorted({place for curve in curves for place in curve.x})
+        places = sorted({place for curve in curves for place in (*curve.x, *curve.diverged)})
         if len(places) <= _ALL_PLACES:
             axes.set_xticks(places)
         else:
@@ -94,7 +105,17 @@ def _few_decades(low: float, high: float) -> Locator:
 def _name_at_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     styles = strokes([curve.name for curve in curves])
     to_share = axes.transScale + axes.transLimits
-    ends = sorted((float(to_share.transform((curve.x[-1], curve.mean[-1]))[1]), curve.name) for curve in curves)
+    last = max(curve.x[-1] for curve in curves)
+    for curve in curves:
+        if curve.x[-1] < last:
+            colour = styles[curve.name].tone.light
+            place = (curve.x[-1], curve.mean[-1])
+            axes.annotate(curve.name, place, (4, 0), textcoords="offset points", color=colour, weight="bold")
+    ends = sorted(
+        (float(to_share.transform((curve.x[-1], curve.mean[-1]))[1]), curve.name)
+        for curve in curves
+        if curve.x[-1] == last
+    )
     heights = spread([end for end, _ in ends], _LINE)
     for (end, name), height in zip(ends, heights, strict=True):
         colour = styles[name].tone.light

@@ -17,9 +17,10 @@ _ACROSS = 3  # panels side by side on a desk
 
 def of_table(table: Table, name: str, *, paper: bool) -> Drawing:
     """The drawing of a table; `paper` says whether its numbers can be shown on the same axis."""
-    seen = [f"{cell.row}, {cell.column}: {cell.ours.mean:.3g}" for cell in table.cells.values() if cell.ours]
+    shown = [(cell, cell.ours) for cell in table.cells.values() if cell.ours and cell.ours.values]
+    seen = [f"{cell.row}, {cell.column}: {ours.mean:.3g}" for cell, ours in shown]
     beside = ", filled: these runs, hollow: the paper" if paper else ""
-    spread = any(cell.ours.deviation is not None for cell in table.cells.values() if cell.ours)
+    spread = any(ours.deviation is not None for _, ours in shown)
     bars = "; bars are one standard deviation" if spread or paper else ""
     title = f"The table as dots{beside}{bars}"
     return Drawing(name, title, f"{table.unit}. {'; '.join(seen)}.", lambda narrow: draw(table, narrow, paper=paper))

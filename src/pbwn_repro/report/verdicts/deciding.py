@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import combinations
 
 from pbwn_repro.paper import Alike, BestSetting, Better, Claim, Column, Grows, Higher, MostlyBest, NotWorse, claims_on
@@ -45,10 +46,17 @@ def _on(claim: Claim, grid: Grid) -> Iterator[Verdict]:
 
 
 def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], grid: Grid) -> Iterator[Verdict]:
-    for column in grid.columns(criterion.measure):
+    """A verdict for each pair in each column that has runs, and one for all columns that have none."""
+    rows = {row for pair in pairs for row in pair}
+    columns = grid.columns(criterion.measure)
+    begun = [column for column in columns if any(grid.has_runs(row, column) for row in rows)]
+    for column in begun:
         for row, against in pairs:
-            if grid.has_runs(row, column) or grid.has_runs(against, column):
-                yield _compare(claim, criterion, row, against, column, grid)
+            yield _compare(claim, criterion, row, against, column, grid)
+    left = ", ".join(column.title for column in columns if column not in begun)
+    if begun and left:
+        words = f"No runs yet at {left}, of which the claim speaks too."
+        yield replace(undecided(claim, words), column=left)
 
 
 def _compare(
@@ -73,7 +81,7 @@ def _compare(
         level=level,
         measure=column.measure,
     )
-    outcome, caution = _with_search(outcome, grid.tried(row, column), grid.tried(against, column))
+    outcome, caution = _with_search(criterion, outcome, grid.tried(row, column), grid.tried(against, column))
     # A loss that diverges is no argument against a claim that it rises.
     spoken_for = {Higher: (), Alike: (row, against)}.get(type(criterion), (row,))
     outcome, lost = with_losses(outcome, [(row, column), (against, column)], spoken_for, grid)
@@ -83,12 +91,14 @@ def _compare(
     return Verdict(claim, outcome, difference, low, high, compared.counts, words, *names, paper)
 
 
-def _with_search(outcome: Outcome, mine: Collection[object], theirs: Collection[object]) -> tuple[Outcome, str]:
-    """The best of many settings is not compared with that of few, unless it loses all the same."""
+def _with_search(
+    criterion: Comparison, outcome: Outcome, mine: Collection[object], theirs: Collection[object]
+) -> tuple[Outcome, str]:
+    """The best of many settings is not compared with that of few, unless it was to be lower and is not all the same."""
     mine, theirs = set(mine), set(theirs)
     if not mine or not theirs or mine == theirs:
         return outcome, ""
-    loses = outcome == "does not hold" and theirs < mine
+    loses = outcome == "does not hold" and theirs < mine and isinstance(criterion, Better | NotWorse)
     words = f" It is the best of {len(mine)} and of {len(theirs)} settings"
     return ("does not hold", f"{words}.") if loses else ("not enough runs", f"{words}, not the same: no verdict.")
 

@@ -19,7 +19,7 @@ _GROWTH = (1, -1, -1, 1)  # (against - row) in the last column, minus the same i
 
 
 def growth(claim: Claim, criterion: Grows, grid: Grid) -> Iterator[Verdict]:
-    """Whether the gain of each row is larger in the last column than in the first, of those that have runs."""
+    """Whether the gain of each row is larger in the last column than in the first."""
     for row in criterion.rows:
         both = [
             column
@@ -30,11 +30,12 @@ def growth(claim: Claim, criterion: Grows, grid: Grid) -> Iterator[Verdict]:
             yield _growth(claim, criterion, row, both, grid)
 
 
-def _growth(claim: Claim, criterion: Grows, row: str, columns: list[Column], grid: Grid) -> Verdict:
+def _growth(claim: Claim, criterion: Grows, row: str, begun: list[Column], grid: Grid) -> Verdict:
     title, against = grid.layout.title(row), grid.layout.title(criterion.than)
-    first, last = columns[0], columns[-1]
-    if first == last:
-        words = f"Runs of {title} and {against} at {first.title} alone: growth needs two depths."
+    first, last = grid.layout.columns[0], grid.layout.columns[-1]
+    if first not in begun or last not in begun:
+        places = ", ".join(column.title for column in begun)
+        words = f"The gain of {title} over {against} is known at {places}; this takes {first.title} and {last.title}."
         return Verdict(claim, "not enough runs", None, None, None, (0, 0), words, title, against)
     cells = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
     samples = [list(grid.values(*cell).values()) for cell in cells]
@@ -59,7 +60,7 @@ def _growth(claim: Claim, criterion: Grows, row: str, columns: list[Column], gri
 
 
 def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
-    """In how many columns a row has the lowest mean; one that diverged wholly has none."""
+    """In how many columns a row has the lowest mean; fewer runs that diverge are better than any mean."""
     columns = grid.layout.columns
     full = [column for column in columns if all(grid.has_runs(row, column) for row in criterion.among)]
     if not full:
@@ -71,21 +72,23 @@ def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
     words = f"{title} has the lowest mean in {len(best)} of {len(full)} columns"
     still_open = len(columns) - len(full)
     if still_open and 2 * len(best) <= len(columns) < 2 * (len(best) + still_open):
-        words += f"; {len(columns)} are needed"
+        words += f"; {still_open} of {len(columns)} are open"
         outcome: Outcome = "not enough runs"
     elif least < 2:
         words += ", but with one run in some"
         outcome = "not enough runs"
     else:
         outcome = "holds" if 2 * len(best) > len(columns) else "does not hold"
-    outcome, lost = with_losses(outcome, cells, (criterion.row,), grid)
+    _, lost = with_losses(outcome, cells, (), grid)
     yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.{lost}", title)
 
 
 def _is_lowest(criterion: MostlyBest, column: Column, grid: Grid) -> bool:
-    found = {row: list(grid.values(row, column).values()) for row in criterion.among}
-    means = {row: mean(values) for row, values in found.items() if values}
-    return criterion.row in means and means[criterion.row] == min(means.values())
+    def rank(row: str) -> tuple[float, float]:
+        values, lost = list(grid.values(row, column).values()), grid.diverged(row, column)
+        return lost / (lost + len(values)), mean(values) if values else inf
+
+    return rank(criterion.row) == min(map(rank, criterion.among)) < (1, inf)
 
 
 def best_settings(claim: Claim, criterion: BestSetting, grid: Grid) -> Iterator[Verdict]:
@@ -119,11 +122,7 @@ class _Duel:
     difference: float | None
     compared: Compared
     lost: tuple[int, int]
-
-    @property
-    def advantage(self) -> float:
-        """By how much the rival is better."""
-        return (self.lost[0] - self.lost[1]) * inf if self.difference is None else self.difference
+    advantage: tuple[float, float]  # of the rival: the share of runs that it loses less, and by how much it is lower
 
 
 _AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  # by what they say against a claim
@@ -132,18 +131,24 @@ _AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  #
 def _duel(stated: Values, other: Values, rival: float) -> _Duel:
     """Fewer runs that diverge win; where their shares are the same, the others are compared."""
     lost = (len(stated) - len(finite(stated)), len(other) - len(finite(other)))
-    shares = (diverging(stated), diverging(other))
+    spared = diverging(stated) - diverging(other)
     counts = (len(stated), len(other))
-    if shares[0] != shares[1]:
-        outcome: Outcome = "holds" if shares[0] < shares[1] else "does not hold"
-        return _Duel(rival, outcome if min(counts) > 1 else "not enough runs", None, Compared(None, "", counts), lost)
+    if spared != 0:
+        outcome: Outcome = "holds" if spared < 0 else "does not hold"
+        outcome = outcome if min(counts) > 1 else "not enough runs"
+        return _Duel(rival, outcome, None, Compared(None, "", counts), lost, (spared, 0.0))
     stated, other = finite(stated), finite(other)
+    if not stated:
+        return _Duel(rival, "not enough runs", None, Compared(None, "", counts), lost, (0.0, -inf))
     compared = compare(stated, other, "paired")
     if compared.interval is None:
-        difference = mean(shared(stated, other)) - mean(shared(other, stated)) if stated and other else None
-        return _Duel(rival, "not enough runs", difference, compared, lost)
+        ours, theirs = shared(stated, other), shared(other, stated)
+        difference = mean(ours) - mean(theirs)
+        compared = Compared(None, "", (len(ours), len(theirs)))
+        return _Duel(rival, "not enough runs", difference, compared, lost, (0.0, difference))
+    difference = compared.interval.difference
     outcome = one_sided(compared.interval, compared.counts, lower=True)
-    return _Duel(rival, outcome, compared.interval.difference, compared, lost)
+    return _Duel(rival, outcome, difference, compared, lost, (0.0, difference))
 
 
 def _duel_in_words(duel: _Duel, stated: float) -> str:

@@ -14,9 +14,8 @@ from pbwn_repro.report.writing.reading import CAUTIONS, RULES
 from pbwn_repro.report.writing.tables import best_settings, markdown
 
 _INTRODUCTION = """\
-Every number below comes from run folders; `pbwn report` makes this page from them. A cell shows the mean ± the sample's
-standard deviation (runs), then the paper's number in italics. A verdict answers a claim of the paper with our runs at
-one scale:
+Every number below comes from run folders; `pbwn report` makes this page from them. A cell shows ours, then the paper's
+number in italics. A verdict answers a claim of the paper with our runs at one scale:
 """
 _PAPER = """\
 The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
@@ -55,12 +54,12 @@ def summary(report: Report) -> str:
     lines = ["| the paper's claim, as tested | verdict | comparisons | runs | scale |", "|---|---|---|---:|---|"]
     for section in report.sections:
         for claim in [] if section.variant else decided(section):
-            sides = [count for verdict in claim.verdicts for count in verdict.counts]
+            sides = [count for verdict in claim.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
             cells = (
                 f"{heading(section.artefact.name)}: {claim.claim.words}",
                 f"**{claim.outcome}**",
                 ", ".join(f"{count} {plural(outcome, count)}" for outcome, count in claim.counts.items()),
-                f"{min(sides)}" if min(sides) == max(sides) else f"{min(sides)} to {max(sides)}",
+                " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
                 section.scale,
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -97,7 +96,7 @@ def _section(section: Section) -> Iterator[str]:
     yield f"{section.artefact.about}\n"
     yield f"Protocol: {section.artefact.protocol}\n"
     if section.table:
-        yield f"{section.table.unit.capitalize()}:\n"
+        yield f"{section.table.unit.capitalize()}; {section.table.ours}:\n"
         yield markdown(section.table)
         if chosen := best_settings(section.table):
             yield f"Best settings: {'; '.join(chosen)}.\n"
@@ -112,7 +111,7 @@ def _section(section: Section) -> Iterator[str]:
 
 def _line(section: Section, verdict: Verdict) -> str:
     compared = " against ".join(part for part in (verdict.row, verdict.against) if part)
-    place = f"{compared}, {verdict.column}" if compared and verdict.column else compared
+    place = ", ".join(part for part in (compared, verdict.column) if part)
     counts = "-" if verdict.counts == (0, 0) else f"{verdict.counts[0]}, {verdict.counts[1]}"
     variant = "".join(f", {value}" for value in section.variant.values())
     paper = verdict.paper

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pbwn_repro.catalog import ARTEFACTS, Scale
+from pbwn_repro.catalog import ARTEFACTS, Scale, TrainedArtefact
+from pbwn_repro.data.names import original
 from pbwn_repro.report.model import Report, Section
 from pbwn_repro.report.writing.price import hours, price
 
@@ -35,11 +36,18 @@ def missing(report: Report) -> list[Missing]:
 
 
 def command(section: Section) -> str:
-    """The command that makes the runs of a section."""
+    """The command that makes the runs of a section; FOLDER stands for a copy that the reader has to name."""
     if section.artefact.name not in ARTEFACTS:
         return f"pbwn {section.artefact.name}"
-    only = "".join(f" --only {name}={value}" for name, value in section.variant.items())
-    return _command(section.artefact.name, section.scale) + only
+    parts = [_command(section.artefact.name, section.scale)]
+    parts += [f"--only {name}={value}" for name, value in section.variant.items()]
+    copies = {run.config.data.name for run in section.runs}
+    # Runs on another copy of a set are other runs.
+    parts += [f"--data {original(name)}=hf:FOLDER" for name in sorted(copies) if name != original(name)]
+    seeds = max((run.config.seed for run in section.runs), default=0)
+    if isinstance(section.artefact, TrainedArtefact) and seeds > section.artefact.seeds[section.scale]:
+        parts.append(f"--seeds {seeds}")
+    return " ".join(parts)
 
 
 def has_results(section: Section) -> bool:

@@ -27,8 +27,8 @@ def ours_text(summary: Summary | None, decimals: int = 2) -> str:
 
 
 def paper_text(number: Number | None) -> str:
-    """The paper's as in `7.94 ± 0.16`; a dash where it has none."""
-    return "-" if number is None else _with_spread(number.value, number.spread, number.decimals)
+    """The paper's as it prints it; a dash where it has none."""
+    return "-" if number is None else number.text or _with_spread(number.value, number.spread, number.decimals)
 
 
 def texts(cell: Cell) -> tuple[str, str]:

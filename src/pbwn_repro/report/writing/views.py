@@ -76,13 +76,14 @@ def best(table: Table | None) -> set[Place]:
         return set()
     found: set[Place] = set()
     for column in table.columns:
-        means = {
-            place: cell.ours.mean
+        # Fewer runs that diverge are better than any mean.
+        ranks = {
+            place: (cell.ours.diverged / (cell.ours.diverged + cell.ours.count), cell.ours.mean)
             for place, cell in table.cells.items()
             if cell.column == column and cell.ours and cell.ours.values
         }
-        if len(means) > 1:
-            found |= {place for place, mean in means.items() if mean == min(means.values())}
+        if len(ranks) > 1:
+            found |= {place for place, rank in ranks.items() if rank == min(ranks.values())}
     return found
 
 
