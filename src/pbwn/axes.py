@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
@@ -83,15 +83,25 @@ class Axes:
         return prod(shape[d] for d in range(len(shape)) if d not in self.neurons) // self.groups
 
 
+T = TypeVar("T")
 AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"
 
 
 @dataclass(frozen=True)
 class LayerAxes:
-    """The neuron axes of a layer type's weights, by the pattern of the parameter's name, in each direction."""
+    """The neuron axes of a layer type's weights, by the pattern of the parameter's name, in each direction.
+
+    `dims` says how many dimensions the weights of some patterns have: a derived layer that stores more, such as a stack
+    of weights, has other axes.
+    """
 
     incoming: Mapping[str, AxesOf]
     outgoing: Mapping[str, AxesOf] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+    def dims_of(self, parameter: str) -> int | None:
+        """How many dimensions one parameter has, where that is known."""
+        return next((dims for pattern, dims in self.dims.items() if fnmatchcase(parameter, pattern)), None)
 
     def find(self, module: nn.Module, parameter: str, direction: str) -> Axes | None:
         """The axes of one parameter of this module, or None where they are not known."""
@@ -109,25 +119,41 @@ def _grouped_columns(module: nn.Module) -> Axes:
 
 
 _ROWS, _COLUMNS = Axes((0,)), Axes((1,))
-_LINEAR = LayerAxes({"weight": _ROWS}, {"weight": _COLUMNS})
-_TRANSPOSED_LINEAR = LayerAxes({"weight": _COLUMNS}, {"weight": _ROWS})
-_CONVOLUTION = LayerAxes({"weight": _ROWS}, {"weight": _grouped_columns})
-_TRANSPOSED_CONVOLUTION = LayerAxes({"weight": _grouped_columns}, {"weight": _ROWS})
+
+
+def _matrices(*patterns: str) -> LayerAxes:
+    return LayerAxes(dict.fromkeys(patterns, _ROWS), dims=dict.fromkeys(patterns, 2))
+
+
+def _convolution(dims: int) -> LayerAxes:
+    return LayerAxes({"weight": _ROWS}, {"weight": _grouped_columns}, {"weight": dims + 2})
+
+
+def _transposed_convolution(dims: int) -> LayerAxes:
+    return LayerAxes({"weight": _grouped_columns}, {"weight": _ROWS}, {"weight": dims + 2})
+
 
 # A type that must not be imported here stands by its qualified name.
 _KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
-    nn.Linear: _LINEAR,
-    nn.Bilinear: LayerAxes({"weight": _ROWS}),
-    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
-    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _TRANSPOSED_CONVOLUTION),
-    nn.MultiheadAttention: LayerAxes({"in_proj_weight": _ROWS, "[qkv]_proj_weight": _ROWS}),
-    # Ends that keep out weight_hh_l0_g and its like: what hooks compute a recurrent layer's weight from.
-    nn.RNNBase: LayerAxes({"weight_[ih][hr]_l*[0-9]": _ROWS, "weight_[ih][hr]_l*_reverse": _ROWS}),
-    nn.RNNCellBase: LayerAxes({"weight_[ih]h": _ROWS}),
-    nn.Embedding: LayerAxes({"weight": _ROWS}),
-    nn.EmbeddingBag: LayerAxes({"weight": _ROWS}),
-    "transformers.pytorch_utils.Conv1D": _TRANSPOSED_LINEAR,
+    nn.Linear: LayerAxes({"weight": _ROWS}, {"weight": _COLUMNS}, {"weight": 2}),
+    nn.Bilinear: LayerAxes({"weight": _ROWS}, dims={"weight": 3}),
+    nn.Conv1d: _convolution(1),
+    nn.Conv2d: _convolution(2),
+    nn.Conv3d: _convolution(3),
+    nn.ConvTranspose1d: _transposed_convolution(1),
+    nn.ConvTranspose2d: _transposed_convolution(2),
+    nn.ConvTranspose3d: _transposed_convolution(3),
+    nn.MultiheadAttention: _matrices("in_proj_weight", "[qkv]_proj_weight"),
+    # Patterns end in a digit or in _reverse, so that they do not match weight_hh_l0_g, from which weight_norm computes
+    # the weight.
+    nn.RNNBase: _matrices("weight_[ih][hr]_l*[0-9]", "weight_[ih][hr]_l*_reverse"),
+    nn.RNNCellBase: _matrices("weight_[ih]h"),
+    nn.Embedding: _matrices("weight"),
+    nn.EmbeddingBag: _matrices("weight"),
+    "transformers.pytorch_utils.Conv1D": LayerAxes({"weight": _COLUMNS}, {"weight": _ROWS}, {"weight": 2}),
 }
+_NEVER_LAST = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
+_CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def layer_axes(module: nn.Module) -> LayerAxes | None:
@@ -135,9 +161,14 @@ def layer_axes(module: nn.Module) -> LayerAxes | None:
     return _known_of(type(module))
 
 
-def is_linear_or_convolution(module: nn.Module) -> bool:
-    """Whether a module is a layer that can be a network's output layer."""
-    return isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) or layer_axes(module) is _TRANSPOSED_LINEAR
+def can_be_output_layer(module: nn.Module) -> bool:
+    """Whether a module maps features to others: linear layers, convolutions, and layers that were registered."""
+    return layer_axes(module) is not None and not isinstance(module, _NEVER_LAST)
+
+
+def can_be_registered(layer: type[nn.Module]) -> bool:
+    """Whether a type has weights of its own: modules of all kinds derive from torch's containers."""
+    return layer not in _CONTAINERS
 
 
 def _known_of(module_type: type[nn.Module]) -> LayerAxes | None:
@@ -161,15 +192,23 @@ def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Call
     """
     if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
         raise TypeError(f"register takes a module type, such as MyLayer; found {layer!r}")
+    if not can_be_registered(layer):
+        raise TypeError(f"{layer.__name__} is no layer: every model may hold some. Name the weight in attach(axes=...)")
     if not weights:
         raise ValueError(
             f"name the weights of {layer.__name__} and their axes: register({layer.__name__}, weight=(0,))"
         )
     # What is known of the type that it derives from still holds for the weights that are not named here.
     known = _known_of(layer) or LayerAxes({})
-    incoming = {name: as_axes(axes) for name, axes in weights.items()}
-    outgoing = {name: axes for name, axes in known.outgoing.items() if name not in weights}
-    _KNOWN[layer] = LayerAxes({**incoming, **{k: v for k, v in known.incoming.items() if k not in weights}}, outgoing)
+    _KNOWN[layer] = LayerAxes(
+        {name: as_axes(axes) for name, axes in weights.items()} | _besides(weights, known.incoming),
+        _besides(weights, known.outgoing),
+        _besides(weights, known.dims),
+    )
+
+
+def _besides(names: Collection[str], values: Mapping[str, T]) -> dict[str, T]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def as_axes(axes: Axes | tuple[int, ...] | Callable[[nn.Module], Axes]) -> AxesOf:

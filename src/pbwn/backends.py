@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import pbwn.forking  # noqa: F401 - it has to watch for forks before a backend is loaded
 from pbwn import sharded, text
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint
-from pbwn.layout import overlapping
+from pbwn.layout import is_plain, overlapping
 from pbwn.selection import ConstrainedWeight
 from pbwn.torch_backend import ReferenceWeights, TorchWeights, norm_dtype
 
@@ -48,7 +48,7 @@ def paths(weights: Sequence[ConstrainedWeight], backend: Backend) -> list[str]:
 
     A backend that was asked for by name and cannot serve a weight is an error.
     """
-    local = [weight for weight in weights if not sharded.is_sharded(weight.tensor) and weight.tensor.numel()]
+    local = [weight for weight in weights if is_plain(weight.tensor) and weight.tensor.numel()]
     meeting = overlapping([weight.tensor for weight in local])
     shared = {weight.name for index, weight in enumerate(local) if index in meeting}
     return [_path(weight, weight.name in shared, backend) for weight in weights]
@@ -91,34 +91,43 @@ def missing(backend: Backend) -> str | None:
 
 
 def _path(weight: ConstrainedWeight, shared: bool, backend: Backend) -> str:
-    tensor = weight.tensor
-    if sharded.is_sharded(tensor):
-        path: str = "sharded"
-        obstacle: str | None = "it is spread over processes, which torch serves"
-    elif not tensor.numel():
+    tensor, compiled = weight.tensor, _compiled(weight.tensor, backend)
+    if not tensor.numel() and not sharded.is_sharded(tensor):
         return "reference"
-    elif shared:
-        path, obstacle = "reference", "it shares memory with another weight"
-    else:
-        path = "torch" if tensor.device.type == "cpu" else "reference"
-        compiled = {"auto": "numba", "torch": None}.get(backend, backend)
-        if compiled is None or (backend == "auto" and tensor.device.type != "cpu"):
-            return path
-        obstacle = _obstacle(tensor, weight.axes, compiled)
-        if obstacle is None:
-            return compiled
-    if backend in ("numba", "triton"):
+    path, obstacle = _without_compiler(tensor, shared)
+    if compiled is None:
+        return path
+    obstacle = obstacle or _obstacle(tensor, weight.axes, compiled)
+    if obstacle is None:
+        return compiled
+    if backend == compiled:
         raise ValueError(f'backend="{backend}" cannot serve weight {weight.name!r}: {obstacle}. Use backend="auto".')
     return path
 
 
+def _compiled(tensor: Tensor, backend: Backend) -> str | None:
+    """The compiled path that is to be tried for a weight."""
+    if backend == "auto":
+        return "numba" if tensor.device.type == "cpu" else None
+    return None if backend == "torch" else backend
+
+
+def _without_compiler(tensor: Tensor, shared: bool) -> tuple[str, str | None]:
+    """The path that a weight takes without a compiled one, and what stands in the way of any that uses its address."""
+    if sharded.is_sharded(tensor):
+        return "sharded", "it is spread over processes, which torch serves"
+    if not is_plain(tensor):
+        return "reference", f"it is a {type(tensor).__name__}, which has its own idea of memory"
+    if shared:
+        return "reference", "it shares memory with another weight"
+    return ("torch" if tensor.device.type == "cpu" else "reference"), None
+
+
 def _obstacle(tensor: Tensor, axes: Axes, backend: str) -> str | None:
-    """Say why a weight cannot be served through its addresses, or None where it can."""
+    """Say why a compiled path cannot serve a weight, or None where it can."""
     loaded = _load(backend)
     if isinstance(loaded, str):
         return loaded
-    if type(tensor).__torch_dispatch__ is not nn.Parameter.__torch_dispatch__:
-        return f"it is a {type(tensor).__name__}, which has its own idea of memory"
     found: str | None = loaded.obstacle(tensor, axes)
     return found
 

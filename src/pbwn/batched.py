@@ -1,4 +1,4 @@
-"""Many weights a call: the meaning of `projection`, faster.
+"""Many weights per call, with the results of `projection` up to rounding.
 
 Each weight takes one of the paths in `backends`, or `sharded` where it is spread over processes. What a path keeps
 between calls, such as views and addresses, holds while the weights stay where they are: that is looked at in each call.

@@ -44,6 +44,8 @@ class Certificate:
 
     weights: tuple[WeightReport, ...]
     hooks_in_place: bool = True
+    gone: tuple[str, ...] = ()  # weights that were removed or parametrized after attach
+    unconstrained: tuple[str, ...] = ()  # weights that were left alone because nothing trained them, and are trained
 
     @property
     def between_projections(self) -> bool:
@@ -79,6 +81,10 @@ class Certificate:
                 "an optimizer does not call this projection: after detach(), or where the optimizer was copied or is "
                 "gone, call rebind(optimizer)"
             )
+        for name in self.gone:
+            found.append(f"{name}: removed or parametrized after attach: call detach() and attach anew")
+        for name in self.unconstrained:
+            found.append(f"{name}: trained now, and left alone because it was not at attach: detach() and attach anew")
         for weight in self.weights:
             if weight.nonfinite:
                 found.append(f"{weight.name}: {_rows(weight.nonfinite)} not finite")

@@ -37,12 +37,14 @@ class UnitNorm:
         deviation = (norms / self._radius(radii) - 1).abs()
         return deviation if radii is None else deviation.where(radii > 0, 0)
 
-    def misfit(self, dtype: torch.dtype) -> str | None:
-        """Say why weights of this dtype cannot have this norm, or None where they can."""
-        limits = torch.finfo(dtype)
-        if self.radius == "initial" or limits.tiny <= self.radius <= limits.max:
-            return None
-        return f"radius {self.radius} is beyond what {str(dtype).removeprefix('torch.')} can hold"
+    @property
+    def length(self) -> float | Literal["initial"]:
+        """The radius."""
+        return self.radius
+
+    def misfit(self, dtype: torch.dtype, fan_in: int) -> str | None:
+        """Say why so many weights of this dtype cannot have this norm, or None where they can."""
+        return None if self.radius == "initial" else _misfit(f"radius {self.radius}", self.radius, dtype, fan_in)
 
     def _radius(self, radii: Tensor | None) -> float | Tensor:
         if self.radius != "initial":
@@ -73,12 +75,28 @@ class MaxNorm:
         """How far each neuron sticks out of the ball, relative to the limit."""
         return (norms / self.limit - 1).clamp(min=0)
 
-    def misfit(self, dtype: torch.dtype) -> str | None:
-        """Weights of any dtype can be in the ball."""
-        return None
+    @property
+    def length(self) -> float:
+        """The limit."""
+        return self.limit
+
+    def misfit(self, dtype: torch.dtype, fan_in: int) -> str | None:
+        """Say why so many weights of this dtype cannot lie on the ball's surface, or None where they can."""
+        large = torch.finfo(dtype).max  # beyond which nothing is ever shortened
+        return _misfit(f"limit {self.limit}", min(self.limit, large), dtype, fan_in)
 
 
 Constraint: TypeAlias = UnitNorm | MaxNorm
+
+
+def _misfit(what: str, length: float, dtype: torch.dtype, fan_in: int) -> str | None:
+    """Weights of equal size have all their digits if each is a normal number of its dtype."""
+    limits, name = torch.finfo(dtype), str(dtype).removeprefix("torch.")
+    if length > limits.max:
+        return f"{what} is beyond what {name} can hold"
+    if length < limits.tiny * math.sqrt(fan_in):
+        return f"{what} over {fan_in:,} weights is below what {name} can hold with all its digits"
+    return None
 
 
 def _length(name: str, length: object, example: str) -> float:

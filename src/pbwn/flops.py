@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pbwn import text
 from pbwn.naming import named_modules, unwrap
@@ -75,7 +76,8 @@ def cost(
 
     A layer's step is its forward pass three times: output, gradient of the input, gradient of the weight, which is
     the paper's 6mnp for a linear layer with a batch of m. The projection adds 3np / T, the Riemannian method 6np.
-    The model is copied to the meta device, so that nothing is computed.
+    It is counted on a copy of the model on the meta device, where nothing is computed; a model that cannot run there,
+    such as one that looks at values, is run as it is.
 
     Args:
         model: any module that takes one tensor.
@@ -116,25 +118,46 @@ def cost(
 
 def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, int]:
     """The FLOPs of a training step, by the name of the module; the model itself has the empty name."""
-    twin = copy.deepcopy(unwrap(model)).to("meta").eval()
-    counted: dict[str, int] = {}
+    inner = unwrap(model)
+    try:
+        forward = _forward_flops(copy.deepcopy(inner).to("meta").eval(), torch.zeros(shape, dtype=dtype, device="meta"))
+    except Exception:  # whatever the meta device does not have
+        device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
+        modes = {module: module.training for module in inner.modules()}
+        try:
+            forward = _forward_flops(inner.eval(), torch.zeros(shape, dtype=dtype, device=device))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+    return {name: 3 * flops for name, flops in forward.items()}
+
+
+def _forward_flops(model: nn.Module, example: Tensor) -> dict[str, int]:
     from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
 
-    counter = FlopCounterMode(display=False)
+    counted: dict[str, int] = {}
+    counter, uncounted = FlopCounterMode(display=False), [0]
 
     def enter(name: str) -> None:
-        counted[name] = counted.get(name, 0) - counter.get_total_flops()
+        counted[name] = counted.get(name, 0) - counter.get_total_flops() - uncounted[0]
 
-    def leave(name: str) -> None:
-        counted[name] += counter.get_total_flops()
+    def leave(name: str, module: nn.Module, output: Any) -> None:
+        if isinstance(module, nn.Bilinear):  # which torch does not count
+            uncounted[0] += 2 * output[..., 0].numel() * module.weight.numel()
+        counted[name] += counter.get_total_flops() + uncounted[0]
 
-    innermost = {name: module for name, module, _ in named_modules(twin)}  # of a wrapper and what it wraps
+    innermost = {name: module for name, module, _ in named_modules(model)}  # of a wrapper and what it wraps
+    handles = []
     for name, module in innermost.items():
-        module.register_forward_pre_hook(lambda *_, name=name: enter(name))
-        module.register_forward_hook(lambda *_, name=name: leave(name))
-    with counter, torch.no_grad():
-        twin(torch.zeros(shape, dtype=dtype, device="meta"))
-    return {name: 3 * flops for name, flops in counted.items()}
+        handles.append(module.register_forward_pre_hook(lambda *_, name=name: enter(name)))
+        handles.append(module.register_forward_hook(lambda layer, _, out, name=name: leave(name, layer, out)))
+    try:
+        with counter, torch.no_grad():
+            model(example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counted
 
 
 def _flops(count: float | None) -> str:

@@ -8,6 +8,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from pbwn.axes import Axes
@@ -54,6 +55,39 @@ def overlapping(tensors: list[Tensor]) -> set[int]:
         if end > reach:
             reach, owner = end, index
     return found
+
+
+def share_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether a number of one tensor is also the other's; tensors may share a stretch of memory and no number."""
+    if not (is_plain(one) and is_plain(other)) or one.device != other.device or not overlapping([one, other]):
+        return False
+    if one.dtype != other.dtype:
+        return True
+    start = min(one.data_ptr(), other.data_ptr())
+    places = [(each.data_ptr() - start) // each.element_size() for each in (one, other)]
+    length = (max(_end(one), _end(other)) - start) // one.element_size()
+    marks = torch.zeros(length, dtype=torch.bool)
+    marks.as_strided(one.shape, one.stride(), places[0]).fill_(True)
+    return bool(marks.as_strided(other.shape, other.stride(), places[1]).any())
+
+
+def are_the_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same numbers in the same places."""
+    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (
+        other.data_ptr(),
+        other.shape,
+        other.stride(),
+        other.dtype,
+    )
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own that holds its numbers, as those of other people's types may not."""
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_meta
+        and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    )
 
 
 class Whereabouts:

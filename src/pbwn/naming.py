@@ -11,7 +11,9 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-_TRANSPARENT = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"})
+_TRANSPARENT = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module"}
+)
 _WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
 
 
@@ -71,10 +73,10 @@ def matches(pattern: str, name: str) -> bool:
     False
     """
     parts = name.split(".")
-    return any(names(pattern, ".".join(parts[:length])) for length in range(1, len(parts) + 1))
+    return any(is_name(pattern, ".".join(parts[:length])) for length in range(1, len(parts) + 1))
 
 
-def names(pattern: str, name: str) -> bool:
+def is_name(pattern: str, name: str) -> bool:
     """Whether a pattern, or the name as it is, names exactly this."""
     return name == pattern or fnmatchcase(name, pattern)
 

@@ -19,8 +19,9 @@ from pbwn.backends import Backend
 from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.naming import named_parameters
 from pbwn.projection import wide_dtype
-from pbwn.selection import ConstrainedWeight, Selection, select
+from pbwn.selection import ConstrainedWeight, Selection, held_by, select
 from pbwn.step_hooks import StepHooks
 from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
@@ -194,7 +195,7 @@ class NormProjection:
         Where weights are sharded, every process has to call this.
         """
         sharded.reshard(self.model)
-        if model is not None:
+        if model is not None and model is not self.model:
             sharded.reshard(model)
             copies = self.selection.counterparts(model)
             whole = self._whole_radii()
@@ -208,9 +209,12 @@ class NormProjection:
             driver.projected = True
 
     def check(self) -> Certificate:
-        """Measure every constrained weight, and look whether the hooks are in place."""
+        """Measure every constrained weight, and look whether the hooks are in place.
+
+        Where weights are sharded, every process has to call this.
+        """
         sharded.reshard(self.model)
-        weights = self.selection.constrained
+        weights = [weight for weight in self.selection.constrained if weight.found is not None]
         refuse_misfits(self.constraint, weights)
         refuse_radii(self.constraint, weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
@@ -223,7 +227,12 @@ class NormProjection:
             orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
             removed={weight.name for weight in weights if id(weight.tensor) not in there},
         )
-        return Certificate(reports, hooks_in_place=all(driver.is_hooked for driver in self._drivers))
+        return Certificate(
+            reports,
+            hooks_in_place=all(driver.is_hooked for driver in self._drivers),
+            gone=tuple(weight.name for weight in self.selection.constrained if weight.found is None),
+            unconstrained=self._unconstrained(),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: step counts, and the radii where they are the initial ones.
@@ -293,7 +302,8 @@ class NormProjection:
 
     def __str__(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self.every, f"after every {self.every} steps")
-        used = backends.summary([path for driver in self._drivers for path in driver.batch.paths()])
+        weights = [weight for weight in self.selection.constrained if weight.found is not None]
+        used = backends.summary(backends.paths(weights, self.backend)) if weights else "none"
         return f"{self.constraint}, projected {interval}, {self.gradient} gradient, backend {used}\n{self.selection}"
 
     def __repr__(self) -> str:
@@ -319,6 +329,18 @@ class NormProjection:
             for driver in self._drivers:
                 driver.batch.settle_()
                 driver.projected = True
+
+    def _unconstrained(self) -> tuple[str, ...]:
+        """The weights that would be constrained now: they have been unfrozen, or given to an optimizer, since."""
+        waiting = {left.name for left in self.selection.left_alone if left.reason.untrained}
+        if not waiting:
+            return ()
+        held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
+        return tuple(
+            named.name
+            for named in named_parameters(self.model)
+            if named.name in waiting and named.parameter.requires_grad and id(named.parameter) in held
+        )
 
     def _whole_radii(self) -> dict[str, Tensor]:
         """The radii that neurons keep, of whole weights, by the weight's name."""
@@ -370,16 +392,23 @@ class _Driver:
         hooks = self.hooks()
         return hooks is not None and hooks.in_place
 
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """Its optimizer, while it lives and is hooked."""
+        hooks = self.hooks()
+        return None if hooks is None else hooks.optimizer
+
     def orphans(self) -> list[ConstrainedWeight]:
         """The weights that its optimizer does not hold any more."""
-        hooks = self.hooks()
-        optimizer = None if hooks is None else hooks.optimizer
-        held = self.weights if optimizer is None else _moved_by(optimizer, self.weights)
-        return [weight for weight in self.weights if weight not in held]
+        optimizer = self.optimizer
+        if optimizer is None:
+            return []
+        held = held_by([optimizer])
+        return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
 
 
 def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    held = held_by([optimizer])
     return tuple(weight for weight in weights if id(weight.tensor) in held)
 
 

@@ -2,9 +2,9 @@
 
 The region runs on the OpenMP threads of torch itself, as many as `torch.get_num_threads()` says: a pool of numba's own
 would compete with them for the cores. What is safe for torch's own operations is safe here: calls from several Python
-threads, processes that are spawned or come from a fork server. A process that was forked in another way keeps to one
-thread, since an OpenMP pool does not survive a fork. So does a platform whose torch does not use an OpenMP library with
-GNU's entry.
+threads on different projections, processes that are spawned or come from a fork server. A process that was forked in
+another way keeps to one thread, since an OpenMP pool does not survive a fork. So does a platform whose torch does not
+use an OpenMP library with GNU's entry.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CompiledWeights:
         self._job[kernels.WEIGHTS] = self._pointers.buffer_info()[0]
         self._job[kernels.RADII] = 0 if self._radii is None else self._radii.data_ptr()
         self._job[kernels.IS_BALL] = isinstance(constraint, MaxNorm)
-        length = constraint.limit if isinstance(constraint, MaxNorm) else constraint.radius
+        length = constraint.length
         if length != "initial":
             ctypes.c_double.from_buffer(self._job, kernels.RADIUS * 8).value = length
 

@@ -23,10 +23,10 @@ from numba.extending import intrinsic
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
 
-# The places of a job. SELF is its own address, RADIUS a float64; NEXT counts the portions of tasks that are taken.
+# The fields of a job. SELF is its own address, RADIUS a float64; NEXT counts the portions of tasks that are taken.
 SELF, NUM_TASKS, PORTION, TASKS, WEIGHTS, GRADIENTS, RADII, IS_BALL, RADIUS = range(9)
 NEXT, JOB_SIZE = 20, 32  # far from the others, which would leave the caches of all threads with each change
-# The places of a task: COUNT neurons that lie STRIDE apart, the weights of each as OUTER blocks of INNER numbers.
+# The fields of a task: COUNT neurons that lie STRIDE apart, the weights of each as OUTER blocks of INNER numbers.
 KIND, WEIGHT, OFFSET, COUNT, STRIDE, OUTER, OUTER_STRIDE, INNER, INNER_STRIDE, NEURON, TASK_SIZE = range(11)
 # The kinds of task: the weights of a neuron lie side by side; they do in blocks; the neurons do; none of these.
 ROWS, BLOCKS, COLUMNS, STRIDED = range(4)
@@ -45,7 +45,7 @@ def compiled(kernel: Callable[[int], Any], result: Any = types.void) -> Any:
 
     It is kept on disk beside its file or in the user's cache folder. Where neither can be written, it is compiled anew
     in each process. numba's cache watches the file of the kernel alone: the name under which it is kept stands for this
-    one. It finds again only functions that are not made by another.
+    one. It serves functions of modules, no closures.
     """
     kernel.__qualname__ = f"{kernel.__name__}_{_SHARED_SOURCE}"
     signature = result(types.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from pbwn.axes import is_linear_or_convolution
+from pbwn.axes import can_be_output_layer
 from pbwn.naming import named_modules, suggestion, unwrap
 
 _GETTERS = ("get_output_embeddings", "get_classifier")
@@ -26,7 +26,7 @@ _NONE = OutputLayer(frozenset(), "none found")
 
 def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, *, frozen_too: bool) -> OutputLayer:
     """Find the output layer: by name, by itself where the choice is "auto", or none where it is None."""
-    if choice is None:
+    if choice in (None, [], ()):
         return OutputLayer(frozenset(), "constrained like any other (output_layer=None)")
     if choice != "auto":
         return _named(model, [choice] if isinstance(choice, str) else choice)
@@ -92,8 +92,10 @@ def _last(model: nn.Module, *, frozen_too: bool) -> OutputLayer | None:
         if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):
             last = name, module, "an adaptive softmax"
             inside.update(module.modules())
-        elif is_linear_or_convolution(module):
+        elif isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
             last = name, module, "the last Linear or convolution"
+        elif can_be_output_layer(module):
+            last = name, module, f"the last layer, of type {type(module).__name__}"
     if last is None:
         return None
     name, module, kind = last

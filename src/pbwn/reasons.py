@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from pbwn.axes import Axes, layer_axes
+from pbwn.axes import Axes, can_be_registered, layer_axes
 from pbwn.naming import NamedParameter
 
 SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -19,10 +20,14 @@ _RECOMPUTED_SUFFIXES = ("_g", "_v", "_orig")
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a parameter is left alone; `unknown` where that is for lack of knowledge rather than by intention."""
+    """Why a parameter is left alone; `unknown` where that is for lack of knowledge rather than by intention.
+
+    `untrained` where it would be constrained if it were trained.
+    """
 
     text: str
     unknown: bool = False
+    untrained: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -36,11 +41,10 @@ def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -
     known = layer_axes(named.module)
     if known is not None and known.find(named.module, named.attribute, "incoming") is not None:
         axes = known.find(named.module, named.attribute, direction)
-        return _obstacle(named, frozen_too=frozen_too) or _fitting(named, axes)
-    return _kind(named) or Reason(
-        f"neuron axes unknown: pass axes={{{named.name!r}: ...}} or pbwn.register({type(named.module).__name__}, ...)",
-        unknown=True,
-    )
+        return _obstacle(named, frozen_too=frozen_too) or _fitting(named, axes, known.dims_of(named.attribute))
+    layer = type(named.module)
+    other = f" or pbwn.register({layer.__name__}, ...)" if can_be_registered(layer) else ""
+    return _kind(named) or Reason(f"neuron axes unknown: pass axes={{{named.name!r}: ...}}{other}", unknown=True)
 
 
 def _obstacle(named: NamedParameter, *, frozen_too: bool) -> Reason | None:
@@ -51,7 +55,7 @@ def _obstacle(named: NamedParameter, *, frozen_too: bool) -> Reason | None:
     if parameter.numel() == 0:
         return Reason("empty")
     if not (parameter.requires_grad or frozen_too):
-        return Reason("frozen")
+        return Reason("frozen", untrained=True)
     return unsupported(named)
 
 
@@ -59,16 +63,23 @@ def unsupported(named: NamedParameter) -> Reason | None:
     """Say so where rows cannot be normalised in a weight's dtype, or the weight cannot be reached."""
     if isinstance(named.module, torch.jit.ScriptModule):
         return _SCRIPTED
+    if named.parameter.layout is not torch.strided:
+        return Reason(f"layout {str(named.parameter.layout).removeprefix('torch.')} is not supported")
     if named.parameter.dtype in SUPPORTED_DTYPES:
         return None
     return Reason(f"dtype {str(named.parameter.dtype).removeprefix('torch.')} is not supported")
 
 
-def _fitting(named: NamedParameter, axes: Axes | None) -> Axes | Reason:
-    layer = type(named.module).__name__
+def _fitting(named: NamedParameter, axes: Axes | None, dims: int | None) -> Axes | Reason:
+    layer, shape = type(named.module).__name__, tuple(named.parameter.shape)
     if axes is None:
         return Reason(f"outgoing weights of {layer} are not defined")
-    misfit = axes.misfit(tuple(named.parameter.shape))
+    if dims not in (None, len(shape)):
+        return Reason(
+            f"unusual {layer}: {len(shape)} dimensions instead of {dims}, pass axes={{{named.name!r}: ...}}",
+            unknown=True,
+        )
+    misfit = axes.misfit(shape)
     return axes if misfit is None else Reason(f"unusual {layer}: {misfit}", unknown=True)
 
 
@@ -78,7 +89,7 @@ def _kind(named: NamedParameter) -> Reason | None:
         return Reason("parametrized: the layer's weight is computed from it")
     if isinstance(named.module, _NORMALISATION):
         return Reason("normalisation layer")
-    if "bias" in named.attribute:
+    if re.search("(^|_)bias(es)?(_|$)", named.attribute):
         return Reason("bias")
     if named.parameter.ndim < 2:
         return Reason(f"{named.parameter.ndim}-d parameter")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -13,9 +13,12 @@ from torch.optim import Optimizer
 
 from pbwn import sharded, text
 from pbwn.axes import Axes, as_axes
-from pbwn.naming import NamedParameter, matches, named_parameters, names, suggestion
+from pbwn.layout import are_the_same, is_plain, overlapping, share_numbers
+from pbwn.naming import NamedParameter, is_name, matches, named_parameters, suggestion
 from pbwn.output_layer import OutputLayer, find_output_layer
 from pbwn.reasons import Reason, axes_or_reason, unsupported
+
+Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,7 @@ class ConstrainedWeight:
     axes: Axes
     shape: tuple[int, ...]
     padding: int | None = None  # the row that an embedding keeps at zero on purpose
+    others: tuple[str, ...] = ()  # the names of tied weights beside the first
 
     @property
     def tensor(self) -> Tensor:
@@ -69,6 +73,7 @@ class LeftAlone:
     layer: str
     shape: tuple[int, ...]
     reason: Reason
+    others: tuple[str, ...] = ()  # the names of tied parameters beside the first
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Selection:
         )
         constrained = text.table(
             ["constrained", "layer", "shape", "neurons", "fan-in", "axes"],
-            [(w.name, w.layer, _shape(w.shape), w.neurons, w.fan_in, w.axes) for w in self.constrained],
+            [(_names(w), w.layer, _shape(w.shape), w.neurons, w.fan_in, w.axes) for w in self.constrained],
             right=["neurons", "fan-in"],
         )
         left_alone = text.table(
@@ -170,7 +175,7 @@ def select(
         axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
         output_layer=find_output_layer(model, output_layer, frozen_too=frozen == "constrain"),
         direction=direction,
-        trained=None if optimizer is None else _trained(optimizer),
+        trained=None if optimizer is None else held_by(_listed(optimizer)),
         constrain_frozen=frozen == "constrain",
     )
     return selector.select(strict=strict)
@@ -193,16 +198,16 @@ class _Selector:
         self._refuse_idle_patterns()
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
-        verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
+        verdicts = self._with_shared_memory([(tied, self._verdict(tied)) for tied in self.parameters])
         self._refuse_vain_includes(verdicts)
         for tied, verdict in verdicts:
             name, module, attribute, parameter = tied[0]
-            shape = tuple(parameter.shape)
+            shape, others = tuple(parameter.shape), tuple(named.name for named in tied[1:])
             if isinstance(verdict, Axes):
                 padding = _padding(tied) if verdict == Axes((0,)) else None
-                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding))
+                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
             else:
-                left_alone.append(LeftAlone(name, type(module).__name__, shape, verdict))
+                left_alone.append(LeftAlone(name, type(module).__name__, shape, verdict, others))
         unknown = [left for left in left_alone if left.reason.unknown]
         if strict and unknown:
             listed = "; ".join(f"{left.name} ({left.layer}, {_shape(left.shape)}): {left.reason}" for left in unknown)
@@ -228,8 +233,38 @@ class _Selector:
             return _NOT_TRAINED
         return verdict
 
+    def _with_shared_memory(self, verdicts: list[Verdict]) -> list[Verdict]:
+        """The same for parameters that are several, and whose numbers are the same memory.
+
+        Where they lie there in the same way, they are tied: what is left alone under one name is left alone. Where they
+        do not, as a weight and its transpose, the projection of one moves the other: the user has to say which.
+        """
+        plain = [each for each in verdicts if is_plain(each[0][0].parameter)]
+        sharing = [plain[index] for index in overlapping([tied[0].parameter for tied, _ in plain])]
+        found = []
+        for tied, verdict in verdicts:
+            parameter = tied[0].parameter
+            for others, other in sharing if isinstance(verdict, Axes) else ():
+                if others is tied or not share_numbers(parameter, others[0].parameter):
+                    continue
+                if not are_the_same(parameter, others[0].parameter):
+                    if not any(_any_match(others, pattern) for pattern in self.skip):
+                        raise ValueError(
+                            f"{tied[0].name} and {others[0].name} share memory, but not in the same order: what is "
+                            f"done to one moves the other. Say which is left alone: skip=[{others[0].name!r}]"
+                        )
+                elif isinstance(other, Reason):
+                    verdict = Reason(f"shares memory with {others[0].name}: {other}", other.unknown)
+                    break
+                elif other != verdict:
+                    _refuse_conflict([(tied[0], verdict), (others[0], other)])
+            found.append((tied, verdict))
+        return found
+
     def _asked_for(self, named: NamedParameter, axes: Axes) -> Axes:
         misfit = axes.misfit(tuple(named.parameter.shape)) or unsupported(named)
+        if misfit is None and named.parameter.numel() == 0:
+            misfit = "the weight is empty"
         if misfit is None and not named.parameter.requires_grad and not self.constrain_frozen:
             misfit = "the weight is frozen (requires_grad=False)"
         if misfit is not None:
@@ -238,7 +273,7 @@ class _Selector:
 
     def _by_default(self, named: NamedParameter, included: bool) -> Axes | Reason:
         verdict = axes_or_reason(named, self.direction, frozen_too=self.constrain_frozen)
-        if isinstance(verdict, Axes) and not included:
+        if not included and (isinstance(verdict, Axes) or verdict.untrained):
             if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
                 return _EMBEDDING
             if named.module in self.output_layer.modules:
@@ -246,17 +281,17 @@ class _Selector:
         return verdict
 
     def _refuse_idle_patterns(self) -> None:
-        names = [named.name for tied in self.parameters for named in tied]
-        modules = sorted({name.rpartition(".")[0] for name in names} - {""})
+        known = [named.name for tied in self.parameters for named in tied]
+        modules = sorted({name.rpartition(".")[0] for name in known} - {""})
         for argument, patterns in (("include", self.include), ("skip", self.skip)):
             for pattern in patterns:
-                if not any(matches(pattern, name) for name in names):
-                    raise ValueError(f"{argument}={pattern!r} matches nothing: {suggestion(pattern, modules + names)}")
+                if not any(matches(pattern, name) for name in known):
+                    raise ValueError(f"{argument}={pattern!r} matches nothing: {suggestion(pattern, modules + known)}")
         for pattern in self.axes:
             if not any(_any_name(tied, pattern) for tied in self.parameters):
-                raise ValueError(f"axes={{{pattern!r}: ...}} names no parameter: {suggestion(pattern, names)}")
+                raise ValueError(f"axes={{{pattern!r}: ...}} names no parameter: {suggestion(pattern, known)}")
 
-    def _refuse_vain_includes(self, verdicts: list[tuple[list[NamedParameter], Axes | Reason]]) -> None:
+    def _refuse_vain_includes(self, verdicts: list[Verdict]) -> None:
         for pattern in self.include:
             matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
             if not any(isinstance(verdict, Axes) or verdict is _NOT_TRAINED for _, verdict in matched):
@@ -266,7 +301,7 @@ class _Selector:
 
 _EMBEDDING = Reason("embedding (include= constrains it)")
 _OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
-_NOT_TRAINED = Reason("not in the given optimizers")
+_NOT_TRAINED = Reason("not in the given optimizers", untrained=True)
 
 
 def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
@@ -274,14 +309,17 @@ def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reaso
     for index, (named, verdict) in enumerate(verdicts):
         if isinstance(verdict, Reason):
             return verdict if index == 0 else Reason(f"tied to {named.name}: {verdict}", verdict.unknown)
-    found = {verdict for _, verdict in verdicts}
-    if len(found) > 1:
+    _refuse_conflict(verdicts)
+    return verdicts[0][1]
+
+
+def _refuse_conflict(verdicts: Sequence[tuple[NamedParameter, Axes | Reason]]) -> None:
+    if len({verdict for _, verdict in verdicts}) > 1:
         listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)
         raise ValueError(
             f"one weight is shared by layers with conflicting neuron axes ({listed}): say which holds with "
             f"axes={{{verdicts[0][0].name!r}: ...}}, or skip=[{verdicts[0][0].name!r}]"
         )
-    return found.pop()
 
 
 def _by_identity(model: nn.Module) -> list[list[NamedParameter]]:
@@ -294,9 +332,13 @@ def _by_identity(model: nn.Module) -> list[list[NamedParameter]]:
     return list(found.values())
 
 
-def _trained(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
-    optimizers = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
+def held_by(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The identities of the parameters that optimizers hold."""
     return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+
+
+def _listed(optimizer: Optimizer | Iterable[Optimizer]) -> Iterable[Optimizer]:
+    return [cast(Optimizer, optimizer)] if hasattr(optimizer, "param_groups") else optimizer
 
 
 def _explicit(pattern: str, value: Axes | tuple[int, ...]) -> Axes:
@@ -324,14 +366,15 @@ def _any_match(tied: list[NamedParameter], pattern: str) -> bool:
 
 
 def _any_name(tied: list[NamedParameter], pattern: str) -> bool:
-    return any(names(pattern, named.name) for named in tied)
+    return any(is_name(pattern, named.name) for named in tied)
 
 
 def _grouped(parameters: Iterable[LeftAlone]) -> list[list[LeftAlone]]:
     """The parameters of a module that are left alone for the same reason, together."""
-    groups: dict[tuple[str, Reason], list[LeftAlone]] = {}
+    groups: dict[tuple[str, Reason, tuple[str, ...]], list[LeftAlone]] = {}
     for parameter in parameters:
-        groups.setdefault((parameter.name.rpartition(".")[0], parameter.reason), []).append(parameter)
+        key = (parameter.name.rpartition(".")[0], parameter.reason, parameter.others)
+        groups.setdefault(key, []).append(parameter)
     return list(groups.values())
 
 
@@ -342,9 +385,17 @@ def _left_alone_row(parameters: list[LeftAlone]) -> tuple[str, str, str, str]:
     attributes = [parameter.name.rpartition(".")[2] for parameter in parameters]
     if len(attributes) > 4:
         attributes[3:] = [f"{len(attributes) - 3} more"]
-    name = first.name if len(parameters) == 1 else f"{prefix}{dot}{{{', '.join(attributes)}}}"
+    name = _names(first) if len(parameters) == 1 else f"{prefix}{dot}{{{', '.join(attributes)}}}"
     shapes = ", ".join(dict.fromkeys(_shape(parameter.shape) for parameter in parameters))
     return name, first.layer, shapes, str(first.reason)
+
+
+def _names(parameter: ConstrainedWeight | LeftAlone) -> str:
+    """The name, and those that it is tied to."""
+    others = list(parameter.others)
+    if len(others) > 3:
+        others[2:] = [f"{len(others) - 2} more"]
+    return f"{parameter.name} (= {', '.join(others)})" if others else parameter.name
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim import Optimizer
@@ -25,7 +26,7 @@ class StepHooks:
     def __init__(
         self, optimizer: Optimizer, on_step: Callable[[], None], on_gradient: Callable[[], None] | None, exact: bool
     ) -> None:
-        """`exact` allows to wait for the device in order to tell skipped steps."""
+        """`exact`: ask whether a step was skipped even where that waits for the device, so that it is not counted."""
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_step = on_step
         # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
@@ -36,6 +37,9 @@ class StepHooks:
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
             optimizer.register_step_post_hook(torch.compiler.disable(self._after)),
         )
+        # Before the user's hooks, such as an average of the weights: they see what was projected.
+        hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)
+        hooks.move_to_end(self._handles[1].id, last=False)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -72,9 +76,15 @@ class StepHooks:
             self._on_gradient()
         return None
 
-    def _wrapped(self, closure: Callable[[], Any]) -> _Closure:
+    def _wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure completes the gradient, once; other projections may have wrapped it too."""
         assert self._on_gradient is not None
-        return closure if isinstance(closure, _Closure) else _Closure(closure, self._on_gradient)
+        inner = closure
+        while isinstance(inner, _Closure):
+            if inner.on_gradient is self._on_gradient:
+                return closure
+            inner = inner.closure
+        return _Closure(closure, self._on_gradient)
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth -= 1
@@ -95,12 +105,12 @@ class _Closure:
     """A closure that completes the gradient after each of its evaluations."""
 
     def __init__(self, closure: Callable[[], Any], on_gradient: Callable[[], None]) -> None:
-        self._closure = closure
-        self._on_gradient = on_gradient
+        self.closure = closure
+        self.on_gradient = on_gradient
 
     def __call__(self) -> Any:
-        loss = self._closure()
-        self._on_gradient()
+        loss = self.closure()
+        self.on_gradient()
         return loss
 
 

@@ -1,7 +1,7 @@
 """The path that needs torch alone: kept views of the weights, norms into a buffer, quotients of many weights at once.
 
 Norms are computed in the weights' own precision (half precision in float32) and are right within `_SAFE`, where no
-square overflows or loses digits; rows next to a norm beyond go through `projection`.
+square overflows or loses digits; a chunk of rows with a norm outside goes through `projection`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts
 
-# How many squares float32 adds up within two units in the last place; within six if all are alike and err one way.
+# How many squares float32 adds up within two units in the last place; within six in the worst case, equal numbers
+# whose rounding errors all have one sign.
 _LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
 _GROUP_BYTES = 12 * 1024 * 1024  # a group is divided by its norms while it is in a cache
@@ -128,7 +129,7 @@ def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], obje
 
 
 def _measure_by_squares(rows: Tensor, neuron_dims: int, norms: Tensor) -> None:
-    """Write the norms of rows by torch's sum, which is exact along one dimension at a time."""
+    """Write the norms of rows by torch's sum, whose rounding errors stay small along a single dimension."""
     squares = rows.to(norms.dtype).square()
     for dim in sorted(range(neuron_dims, rows.ndim), key=rows.size, reverse=True):
         squares = squares.sum(dim, keepdim=True)
@@ -155,7 +156,7 @@ class _Group:
         ]
         given = [rows.radii.flatten() for rows in members if rows.radii is not None]
         self._radii = torch.cat(given).to(torch.float64) if given else None
-        length = constraint.limit if isinstance(constraint, MaxNorm) else constraint.radius
+        length = constraint.length
         self._is_usual = length == "initial" or _SAFE[dtype][0] <= length <= _SAFE[dtype][1]
 
     def project_(self) -> None:
@@ -182,16 +183,23 @@ class _Group:
             for index, rows in enumerate(self._members)
             if (gradient := gradients[rows.weight]) is not None
         }
+        if not slopes:
+            return
         dots = []
         for index, measure in enumerate(self._measures):
-            measure()
-            products = self._rows[index] * slopes[index] if index in slopes else torch.zeros_like(self._rows[index])
-            dots.append(products.sum(self._fan_in[index]).flatten())
-        if not _is_safe(self._buffer):
-            for index in [index for index in slopes if not _is_safe(self._per_row[index])]:
-                rows = self._members[index]
-                projection.tangent_(slopes.pop(index), rows.view, rows.axes, radii=rows.radii)
-        self._buffer.copy_(projection.tangent_coefficients(self._buffer, torch.cat(dots), self._radii))
+            if index in slopes:
+                measure()
+                dots.append((self._rows[index] * slopes[index]).sum(self._fan_in[index]).flatten())
+            else:
+                self._per_row[index].fill_(1)
+                dots.append(torch.zeros_like(self._per_row[index]).flatten())
+        products = torch.cat(dots)
+        if not (_is_safe(self._buffer) and products.isfinite().all()):
+            for index in list(slopes):
+                if not (_is_safe(self._per_row[index]) and dots[index].isfinite().all()):
+                    rows = self._members[index]
+                    projection.tangent_(slopes.pop(index), rows.view, rows.axes, radii=rows.radii)
+        self._buffer.copy_(projection.tangent_coefficients(self._buffer, products, self._radii))
         views, coefficients = ([kept[index] for index in slopes] for kept in (self._rows, self._per_row))
         if slopes:
             torch._foreach_addcmul_(list(slopes.values()), views, coefficients, -1)

@@ -51,7 +51,7 @@ class LaunchedWeights:
         self._table = torch.tensor(rows, dtype=torch.int64, device=self._device)
         self._num_neurons = sum(counts)
         given = [radius.flatten() for radius in radii if radius is not None]
-        length = constraint.limit if isinstance(constraint, MaxNorm) else constraint.radius
+        length = constraint.length
         fixed = 1.0 if length == "initial" else length
         self._radius = torch.tensor(fixed, dtype=torch.float64, device=self._device)
         self._radii = torch.cat(given).to(torch.float64) if given else None

@@ -63,7 +63,8 @@ def _fires_hooks(optimizer: object) -> bool:
         return False
     if any(getattr(vars(kind).get("step"), "hooked", False) for kind in type(optimizer).__mro__):
         return True
-    # Somebody has put a step of his own over the one that calls them. A wrapper may have copied the mark.
+    # The class's step was replaced after construction, and `Optimizer.__init__` still ran. Wrappers such as Fabric's
+    # copy the attributes of the optimizer inside, and this mark with them: hence the second test.
     return "_zero_grad_profile_name" in vars(optimizer) and not hasattr(optimizer, "optimizer")
 
 
@@ -95,7 +96,11 @@ def refuse_misfits(constraint: Constraint, weights: Iterable[ConstrainedWeight])
         if weight.tensor.is_meta:
             raise ValueError(f"parameter {weight.name!r} is on the meta device and has no values: materialise it first")
         dtype = weight.tensor.dtype
-        misfit = constraint.misfit(dtype) if dtype in SUPPORTED_DTYPES else f"its dtype {dtype} is not supported"
+        misfit = (
+            constraint.misfit(dtype, weight.fan_in)
+            if dtype in SUPPORTED_DTYPES
+            else f"its dtype {dtype} is not supported"
+        )
         if misfit is not None:
             raise ValueError(f"weight {weight.name!r}: {misfit}")
 

@@ -822,12 +822,95 @@ def test_an_argument_of_step_that_is_no_closure_is_handed_on():
     assert float((model[0].weight.grad * before).sum(1).abs().max()) < 1e-6
 
 
-@pytest.mark.parametrize(("dtype", "radius"), [(torch.float16, 70000.0), (torch.float32, 1e-50), (torch.float16, 1e-6)])
-def test_a_radius_that_the_dtype_cannot_hold_is_refused(dtype, radius):
+@pytest.mark.parametrize(
+    ("dtype", "constraint", "words"),
+    [
+        (torch.float16, pbwn.UnitNorm(70000.0), "radius 70000.0 is beyond what float16 can hold"),
+        (torch.float32, pbwn.UnitNorm(1e-50), "radius 1e-50 over 6 weights is below what float32"),
+        (torch.float16, pbwn.UnitNorm(1e-4), "radius 0.0001 over 6 weights is below what float16"),
+        (torch.float16, pbwn.MaxNorm(1e-8), "limit 1e-08 over 6 weights is below what float16"),
+    ],
+)
+def test_a_norm_that_the_dtype_cannot_hold_is_refused(dtype, constraint, words):
     model = make_model().to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=r"weight '0\.weight': radius .* is beyond what"):
-        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius))
+    with pytest.raises(ValueError, match=rf"weight '0\.weight': {words}"):
+        pbwn.attach(model, optimizer, constraint=constraint)
+
+
+def test_a_limit_beyond_the_dtype_limits_nothing():
+    model = make_model().to(torch.float16)
+    before = copy.deepcopy(model.state_dict())
+    pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), constraint=pbwn.MaxNorm(1e9))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_two_projections_of_one_optimizer_both_complete_the_gradient_inside_a_closure():
+    model, optimizer = make()
+    pbwn.attach(model, optimizer, gradient="riemannian", skip=["2"])
+    pbwn.attach(model, optimizer, gradient="riemannian", skip=["0"])
+    before = [layer.weight.detach().clone() for layer in (model[0], model[2])]
+
+    def closure():
+        optimizer.zero_grad()
+        backward(model)
+        return torch.zeros(())
+
+    optimizer.step(closure)
+    for layer, weight in zip((model[0], model[2]), before, strict=True):
+        assert float((layer.weight.grad * weight).sum(1).abs().max()) < 1e-6
+
+
+def test_hooks_that_were_there_before_see_projected_weights():
+    model, optimizer = make()
+    seen = []
+    optimizer.register_step_post_hook(lambda *_: seen.append(deviation(model)))
+    pbwn.attach(model, optimizer)
+    for _ in range(2):
+        step(model, optimizer)
+    assert max(seen) < 2e-6
+
+
+def test_weights_that_are_trained_after_all_are_named():
+    model, _ = make()
+    model[2].requires_grad_(False)
+    head_frozen = model[4].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters()}], lr=0.1)
+    projection = pbwn.attach(model, optimizer, output_layer="4")
+    assert projection.check().ok
+    model[2].requires_grad_(True)
+    head_frozen.requires_grad_(True)
+    optimizer.add_param_group({"params": model[4].parameters()})
+    certificate = projection.check()
+    assert certificate.unconstrained == ("2.weight",)
+    assert "2.weight: trained now, and left alone because it was not at attach" in str(certificate)
+
+
+def test_a_weight_that_is_given_to_the_optimizer_later_is_named():
+    model = make_model()
+    optimizer = torch.optim.SGD([*model[0].parameters(), *model[4].parameters()], lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    assert projection.check().ok
+    optimizer.add_param_group({"params": model[2].parameters()})
+    assert projection.check().unconstrained == ("2.weight",)
+
+
+def test_a_weight_that_is_gone_is_named_by_the_certificate_and_can_be_printed():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    nn.utils.parametrizations.weight_norm(model[0])
+    assert projection.check().gone == ("0.weight",)
+    assert "0.weight: removed or parametrized after attach" in str(projection.check())
+    assert "0.weight" in str(projection)
+
+
+def test_the_model_itself_is_no_copy():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, every=5)
+    step(model, optimizer)
+    assert projection.check().between_projections
+    projection.project(model)
+    assert not projection.check().between_projections
 
 
 def test_a_saved_state_is_a_copy():

@@ -150,7 +150,7 @@ def registry(monkeypatch):
 def test_a_registered_layer_and_what_derives_from_it_are_known():
     pbwn.register(Experts, w1=(0, 1))
     for layer in (Experts(), DerivedExperts()):
-        pbwn.project_(layer)
+        pbwn.project_(layer, output_layer=None)
         torch.testing.assert_close(layer.w1.norm(dim=2), torch.ones(2, 3))
 
 
@@ -158,8 +158,51 @@ def test_a_registered_layer_and_what_derives_from_it_are_known():
 def test_axes_may_depend_on_the_settings_of_the_registered_layer():
     pbwn.register(GroupedColumns, weight=lambda module: Axes((1,), groups=module.groups))
     layer = GroupedColumns(groups=2)
-    pbwn.project_(layer)
+    pbwn.project_(layer, output_layer=None)
     torch.testing.assert_close(layer.weight.view(2, 2, 3).norm(dim=1), torch.ones(2, 3))
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_layer_can_be_the_output_layer():
+    pbwn.register(Experts, w1=(0, 1))
+    selection = pbwn.select(nn.Sequential(nn.Linear(4, 4), Experts(), nn.Embedding(3, 4)))
+    assert [weight.name for weight in selection.constrained] == ["0.weight"]
+    assert selection.output_layer == "'1' (the last layer, of type Experts)"
+
+
+class Ensemble(nn.Linear):
+    """Several linear layers, stored (member, out, in)."""
+
+    def __init__(self):
+        super().__init__(4, 8)
+        self.weight = nn.Parameter(torch.randn(3, 8, 4))
+
+
+class Mixture(nn.Conv2d):
+    """Several convolutions, stored (expert, out, in, height, width)."""
+
+    def __init__(self):
+        super().__init__(3, 8, 3)
+        self.weight = nn.Parameter(torch.randn(4, 8, 3, 3, 3))
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(("layer", "words"), [(Ensemble, "3 dimensions instead of 2"), (Mixture, "5 .* instead of 4")])
+def test_a_derived_layer_that_stores_a_stack_of_weights_is_unknown_until_somebody_says(layer, words):
+    model = nn.Sequential(layer(), nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=words):
+        pbwn.select(model, strict=True)
+    assert not pbwn.select(model).constrained
+    assert [weight.name for weight in pbwn.select(model, axes={"0.weight": (0, 1)}).constrained] == ["0.weight"]
+    pbwn.register(layer, weight=(0, 1))
+    [weight] = pbwn.select(model, strict=True).constrained
+    assert weight.axes == Axes((0, 1))
+
+
+@pytest.mark.parametrize("layer", [nn.Module, nn.ParameterList, nn.Sequential])
+def test_what_every_model_may_be_made_of_cannot_be_registered(layer):
+    with pytest.raises(TypeError, match=f"{layer.__name__} is no layer"):
+        pbwn.register(layer, weight=(0,))
 
 
 def test_registering_needs_a_module_type_and_a_weight():

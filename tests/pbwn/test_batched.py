@@ -33,6 +33,17 @@ def same_layout(weight):
     return torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype).copy_(weight)
 
 
+@pytest.mark.parametrize(("weight_size", "gradient_size"), [(1.0, 1e37), (1e10, 1e30), (1e13, 1e26)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_products_beyond_float32_are_made_tangent_too(backend, weight_size, gradient_size):
+    weight, gradient = weight_size * torch.randn(4, 64), gradient_size * torch.randn(4, 64)
+    entry = constrained(weight, Axes((0,)))
+    entry.tensor.grad = gradient.clone()
+    expected = tangent_(gradient.clone(), weight, Axes((0,)))
+    Batch([entry], UNIT, backend=backend).tangent_()
+    torch.testing.assert_close(entry.tensor.grad, expected, rtol=1e-5, atol=1e-6 * gradient_size)
+
+
 @pytest.mark.parametrize(
     ("backend", "radius", "units"), [("torch", 1.0, 6), ("torch", 2.7, 7), ("numba", 1.0, 4), ("numba", 2.7, 4)]
 )

@@ -115,3 +115,39 @@ class Checkpointed(nn.Module):
 def test_a_wrapped_model_costs_what_it_costs_without(wrap):
     model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
     assert pbwn.cost(wrap(model), (100,)) == pbwn.cost(model, (100,))
+
+
+def test_a_bilinear_layer_is_counted():
+    class Pairs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pairs = nn.Bilinear(3, 4, 5)
+            self.head = nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.head(self.pairs(x, x[:, :1].expand(-1, 4)))
+
+    cost = pbwn.cost(Pairs(), (3,), batch_size=7)
+    assert cost.weights[0].step == 6 * 7 * 5 * 12
+    assert cost.step == 6 * 7 * (5 * 12 + 5 * 2)
+
+
+class Branching(nn.Module):
+    """Looks at values, and keeps a tensor that is neither parameter nor buffer: the meta device can do neither."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.shift = torch.ones(4)
+
+    def forward(self, x):
+        x = self.layer(x + self.shift)
+        return self.head(x if x.sum() > 0 else -x)
+
+
+def test_a_model_that_cannot_run_on_the_meta_device_is_run_as_it_is():
+    model = Branching().train()
+    cost = pbwn.cost(model, (4,), batch_size=3)
+    assert cost.step == 6 * 3 * (4 * 4 + 4 * 2)
+    assert model.training
+    assert not model.layer._forward_hooks

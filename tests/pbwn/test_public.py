@@ -19,6 +19,7 @@ LIBRARY = Path(pbwn.__file__).parent
 LAYERS = [
     "text",
     "axes",
+    "layout",
     "constraint",
     "projection",
     "sharded",
@@ -28,7 +29,6 @@ LAYERS = [
     "selection",
     "flops",
     "validation",
-    "layout",
     "forking",
     "torch_backend",
     "numba_kernels",

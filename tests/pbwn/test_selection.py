@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import pbwn
+from pbwn.layout import share_numbers
 
 
 class Everything(nn.Module):
@@ -438,3 +439,91 @@ def test_a_scripted_module_inside_a_model_is_left_alone():
         pbwn.select(model, axes={"1.weight": (0,)})
     with pytest.raises(ValueError, match=r"strict=True.*1\.weight"):
         pbwn.select(model, strict=True)
+
+
+def tied_by_memory(weight):
+    """A model whose second layer has a parameter of its own on the first one's memory."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[1].weight = nn.Parameter(weight(model[0].weight.data))
+    return model
+
+
+def test_parameters_that_are_the_same_memory_are_tied():
+    assert len(pbwn.select(tied_by_memory(lambda weight: weight)).constrained) == 2
+    skipped = pbwn.select(tied_by_memory(lambda weight: weight), skip=["1"])
+    assert reasons(skipped)["0.weight"] == "shares memory with 1.weight: skipped by '1'"
+    model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3), nn.Linear(3, 2))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    assert reasons(pbwn.select(model))["1.weight"].startswith("shares memory with 0.weight: embedding")
+
+
+def test_a_weight_and_its_transpose_in_one_memory_are_refused_until_one_is_skipped():
+    model = tied_by_memory(torch.t)
+    with pytest.raises(ValueError, match=r"0.weight and 1.weight share memory, .* skip=\['1.weight'\]"):
+        pbwn.select(model)
+    assert [weight.name for weight in pbwn.select(model, skip=["1.weight"]).constrained] == ["0.weight"]
+
+
+def test_weights_that_lie_in_one_memory_side_by_side_share_nothing():
+    memory = torch.randn(4, 8)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].weight, model[1].weight = nn.Parameter(memory[:, :4]), nn.Parameter(memory[:, 4:])
+    assert len(pbwn.select(model).constrained) == 2
+    for one, other, expected in (
+        (memory[:, :4], memory[:, 4:], False),
+        (memory[:, :5], memory[:, 4:], True),
+        (memory, memory.t(), True),
+        (memory, memory.clone(), False),
+        (memory, memory.view(torch.int32), True),
+    ):
+        assert share_numbers(one, other) is share_numbers(other, one) is expected
+
+
+def test_all_names_of_a_tied_weight_are_shown():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(7)))
+    for layer in model[1:6]:
+        layer.weight = model[0].weight
+    assert "0.weight (= 1.weight, 2.weight, 3 more)" in str(pbwn.select(model))
+    model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3))
+    model[1].weight = model[0].weight
+    assert "0.weight (= 1.weight)  Embedding" in str(pbwn.select(model))
+
+
+def test_a_frozen_embedding_is_an_embedding_first():
+    model = nn.Sequential(nn.Embedding(3, 4).requires_grad_(False), nn.Linear(4, 4), nn.Linear(4, 2))
+    assert reasons(pbwn.select(model))["0.weight"].startswith("embedding")
+
+
+def test_a_name_that_contains_the_word_is_no_bias():
+    model = nn.Linear(4, 4)
+    model.debias_projection = nn.Parameter(torch.randn(4, 4))
+    model.in_proj_bias = nn.Parameter(torch.randn(4, 4))
+    found = reasons(pbwn.select(model, output_layer=None))
+    assert found["debias_projection"].startswith("neuron axes unknown")
+    assert found["in_proj_bias"] == "bias"
+
+
+def test_parameters_in_containers_are_named_by_axes_alone():
+    model = nn.ModuleDict({"some": nn.ParameterList([torch.randn(3, 3)]), "head": nn.Linear(3, 2)})
+    assert reasons(pbwn.select(model))["some.0"] == "neuron axes unknown: pass axes={'some.0': ...}"
+
+
+def test_sparse_and_empty_weights_are_not_constrained():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].weight = nn.Parameter(torch.eye(4).to_sparse())
+    assert reasons(pbwn.select(model))["0.weight"] == "layout sparse_coo is not supported"
+    model.empty = nn.Parameter(torch.empty(3, 0))
+    with pytest.raises(ValueError, match="the weight is empty"):
+        pbwn.select(model, axes={"empty": (0,)})
+
+
+@pytest.mark.parametrize("nothing", [[], ()])
+def test_an_empty_list_of_output_layers_is_none(nothing):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    assert len(pbwn.select(model, output_layer=nothing).constrained) == 2
+
+
+def test_fabrics_wrapper_does_not_show():
+    model = nn.Module()
+    model._original_module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    assert [weight.name for weight in pbwn.select(model).constrained] == ["0.weight"]

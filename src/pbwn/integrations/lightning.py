@@ -8,6 +8,7 @@ from typing import Any
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
 from pbwn.norm_projection import NormProjection, attach
+from pbwn.selection import held_by
 from pbwn.validation import hookable
 
 try:
@@ -70,9 +71,7 @@ class ProjectionCallback(Callback):
         """Attach: weights and optimizers are restored and in place by now."""
         if trainer.optimizers:
             hookable(trainer.optimizers)  # an optimizer that cannot be served says so itself
-        trained = {
-            id(p) for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]
-        }
+        trained = held_by(trainer.optimizers)
         if not any(id(parameter) in trained for parameter in pl_module.parameters()):
             raise ValueError(
                 f"{type(pl_module).__name__} has no optimizer that holds a parameter of it, and weights are projected "

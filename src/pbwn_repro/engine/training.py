@@ -137,8 +137,9 @@ class Training:
             raise ConfigError(f"model_options: {error}") from error
         self._norms = NormWatch(model, config.model, config.scope)
         self._method.prepare(model, config.model, config.scope)
-        # Convolutions are faster in this layout; without any, it changes nothing.
-        model.to(self.place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # Convolutions are faster in this layout; without any, it changes nothing. FSDP2 knows contiguous weights alone.
+        layout = torch.contiguous_format if config.shard else torch.channels_last
+        model.to(self.place.device, memory_format=layout)  # type: ignore[call-overload]
         return model
 
     def _make_optimizer(self) -> Optimizer:

@@ -37,7 +37,7 @@ SCENARIOS = {
         "epochs": 3,
         "batch_size": 288,
     },
-    "two processes with sharded weights": {"model": "mlp", "method": "pbwn", "processes": 2, "shard": True},
+    "two processes with sharded weights": {"model": "resnet-8", "method": "pbwn", "processes": 2, "shard": True},
     "two processes": {"model": "resnet-8", "method": "pbwn", "processes": 2, "data": {"augmentation": "authors"}},
 }
 # One after the other in one folder, each in a process of its own that goes on where the last was cut off.
