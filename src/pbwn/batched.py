@@ -1,7 +1,7 @@
 """Many weights per call, with the results of `projection` up to rounding.
 
-Each weight takes one of the paths in `backends`, or `sharded` where it is spread over processes. What a path keeps
-between calls, such as views and addresses, holds while the weights stay where they are: that is looked at in each call.
+Each weight takes one of the paths in `backends`. What a path keeps between calls, such as views and addresses, holds
+while the weights stay where they are: that is looked at in each call.
 """
 
 from __future__ import annotations
@@ -49,14 +49,8 @@ class Batch:
 
     def project_(self) -> None:
         """Project all weights, in place: equation (10)."""
-        plan = self._current_plan()
-        for part in plan.parts:
+        for part in self._current_plan().parts:
             part.project_()
-        if plan.spread:
-            shards = [sharded.Shard.of(weight.tensor, weight.axes) for weight in plan.spread]
-            with torch.no_grad():
-                sharded.project_(shards, self._constraint, [self._radius(weight) for weight in plan.spread])
-            increment_version([weight.tensor for weight in plan.spread])  # what was written to are their parts
 
     @torch.no_grad()
     def settle_(self) -> None:
@@ -73,20 +67,8 @@ class Batch:
 
     def tangent_(self) -> None:
         """Make the gradients of all weights tangent to their spheres, in place: equation (7)."""
-        plan = self._current_plan()
-        for part in plan.parts:
+        for part in self._current_plan().parts:
             part.tangent_()
-        spread = [weight for weight in plan.spread if weight.tensor.grad is not None]
-        if spread:
-            shards = [sharded.Shard.of(weight.tensor, weight.axes) for weight in spread]
-            gradients = [sharded.local_gradient(weight.tensor) for weight in spread]
-            with torch.no_grad():
-                sharded.tangent_(shards, gradients, [self._radius(weight) for weight in spread])
-            increment_version([weight.tensor.grad for weight in spread if weight.tensor.grad is not None])
-
-    def paths(self) -> list[str]:
-        """The path that each weight takes, as `backends.paths` names them."""
-        return backends.paths(self._weights, self._backend)
 
     def _radius(self, weight: ConstrainedWeight) -> Tensor | None:
         radii = self._radii.get(weight.name)
@@ -125,8 +107,7 @@ class _Plan:
         paths = backends.paths(weights, backend)
         members: dict[tuple[str, Hashable], list[int]] = {}
         for index, (tensor, path) in enumerate(zip(tensors, paths, strict=True)):
-            if path != "sharded":
-                members.setdefault((path, backends.share(tensor, path)), []).append(index)
+            members.setdefault((path, backends.share(tensor, path)), []).append(index)
         self.parts = [
             backends.part(path)(
                 [tensors[index] for index in indices],
@@ -140,8 +121,7 @@ class _Plan:
     def fits(self) -> bool:
         """Whether the weights are the same, and their memory is where it was, laid out as it was.
 
-        This runs in every step, over every weight: the look is one loop in C. The parts of weights that are spread over
-        processes are looked up in each call anyway.
+        This runs in every step, over every weight: the look is one loop in C.
         """
         found = map(dict.get, map(_parameters, self._modules), self._attributes)
         return all(map(is_, found, self._tensors)) and all(part.fits() for part in self.parts)

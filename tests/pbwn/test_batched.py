@@ -10,8 +10,8 @@ from torch import nn
 
 import pbwn
 from drawing import constrained, laid_out, weights
-from pbwn import Axes, torch_backend
-from pbwn.backends import paths
+from pbwn import Axes
+from pbwn.backends import paths, torch_weights
 from pbwn.batched import Batch
 from pbwn.projection import project_, row_norms, tangent_
 from twins import neurons_of, projected, tangent, units_in_last_place
@@ -225,7 +225,7 @@ def test_each_neuron_keeps_its_own_radius_and_one_without_is_free(axes, backend)
 
 @pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,)), Axes((1,), groups=2), Axes((0, 1))])
 def test_a_weight_that_is_cut_into_stretches_is_projected_as_one_that_is_not(axes, monkeypatch):
-    monkeypatch.setattr(torch_backend, "_GROUP_BYTES", 256)
+    monkeypatch.setattr(torch_weights, "_GROUP_BYTES", 256)
     shape = (6, 4, 3, 3)
     before, gradient = torch.randn(shape), torch.randn(shape)
     sizes = torch.ones(axes.neuron_shape(shape))

@@ -9,7 +9,15 @@ from torch import nn
 
 import pbwn
 from drawing import constrained
-from pbwn import Axes, forking, numba_backend, numba_kernels, numba_projection, numba_whereabouts
+from pbwn import Axes
+from pbwn.backends import (
+    forking,
+    numba_kernels,
+    numba_projection,
+    numba_weights,
+    numba_whereabouts,
+    paths,
+)
 from pbwn.batched import Batch
 
 UNIT = pbwn.UnitNorm()
@@ -47,8 +55,8 @@ def test_the_number_of_threads_does_not_change_a_bit():
 @pytest.mark.usefixtures("_two_threads")
 def test_the_parallel_region_runs_on_as_many_threads_as_torch_has(monkeypatch):
     asked = []
-    region = numba_backend._parallel_region()
-    monkeypatch.setattr(numba_backend, "_parallel_region", lambda: lambda *call: (asked.append(call[2]), region(*call)))
+    region = numba_weights._parallel_region()
+    monkeypatch.setattr(numba_weights, "_parallel_region", lambda: lambda *call: (asked.append(call[2]), region(*call)))
     Batch(network(), UNIT, backend="numba").project_()
     assert asked == [2]
     torch.set_num_threads(1)
@@ -60,7 +68,7 @@ def test_the_parallel_region_runs_on_as_many_threads_as_torch_has(monkeypatch):
 def test_without_an_openmp_library_one_thread_does_it_all(monkeypatch):
     expected, found = network(), network()
     Batch(expected, UNIT, backend="numba").project_()
-    monkeypatch.setattr(numba_backend, "_parallel_region", lambda: None)
+    monkeypatch.setattr(numba_weights, "_parallel_region", lambda: None)
     Batch(found, UNIT, backend="numba").project_()
     assert all(torch.equal(left.tensor, right.tensor) for left, right in zip(expected, found, strict=True))
 
@@ -115,7 +123,7 @@ def test_a_process_that_was_forked_keeps_to_one_thread(monkeypatch):
     torch.set_num_threads(2)
     try:
         monkeypatch.setattr(forking, "_is_forked", True)
-        monkeypatch.setattr(numba_backend, "_parallel_region", lambda: pytest.fail)
+        monkeypatch.setattr(numba_weights, "_parallel_region", lambda: pytest.fail)
         Batch(network(), UNIT, backend="numba").project_()
     finally:
         torch.set_num_threads(1)
@@ -197,8 +205,8 @@ CASES = [
 def test_a_weight_that_cannot_be_served_is_an_error_when_forced_and_torchs_when_not(make, reason):
     entries = [constrained(make(), Axes((0,)), "odd"), constrained(torch.randn(3, 3), Axes((0,)), "plain")]
     with pytest.raises(ValueError, match=f"cannot serve weight 'odd': .*{reason}"):
-        Batch(entries, UNIT, backend="numba").paths()
-    assert Batch(entries, UNIT).paths() == ["torch", "numba"]
+        paths(entries, "numba")
+    assert paths(entries, "auto") == ["torch", "numba"]
 
 
 def test_the_print_of_a_projection_counts_the_weights_of_each_path():
@@ -243,7 +251,7 @@ def test_numba_is_imported_only_for_a_projection_that_takes_it():
 
 def test_one_call_and_one_region_serve_all_weights_of_a_dtype(monkeypatch):
     calls = []
-    monkeypatch.setattr(numba_backend, "_kernel", lambda operation, dtype: lambda job: calls.append((operation, dtype)))
+    monkeypatch.setattr(numba_weights, "_kernel", lambda operation, dtype: lambda job: calls.append((operation, dtype)))
     Batch(network(), UNIT, backend="numba").project_()
     assert calls == [("project", torch.float32)]
 
@@ -262,7 +270,7 @@ if not child:
     projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), backend="numba")
     projection.project()
     os._exit(0)
-assert "pbwn.numba_backend" not in sys.modules
+assert "pbwn.backends.numba_weights" not in sys.modules
 print(os.waitpid(child, 0)[1])
 """
 
@@ -274,7 +282,7 @@ def test_a_forked_process_that_is_the_first_to_load_numba_does_not_wait_for_lost
 
 SERVED = """
 import multiprocessing
-from pbwn import forking
+from pbwn.backends import forking
 
 if __name__ == "__main__":
     for method in ("forkserver", "spawn", "fork"):

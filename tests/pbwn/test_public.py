@@ -29,15 +29,17 @@ LAYERS = [
     "selection",
     "flops",
     "validation",
-    "forking",
-    "torch_backend",
-    "numba_kernels",
-    "numba_projection",
-    "numba_tangent",
-    "numba_whereabouts",
-    "numba_backend",
-    "triton_kernels",
-    "triton_backend",
+    "backends.forking",
+    "backends.reference_weights",
+    "backends.sharded_weights",
+    "backends.torch_weights",
+    "backends.numba_kernels",
+    "backends.numba_projection",
+    "backends.numba_tangent",
+    "backends.numba_whereabouts",
+    "backends.numba_weights",
+    "backends.triton_kernels",
+    "backends.triton_weights",
     "backends",
     "batched",
     "step_hooks",
@@ -53,12 +55,12 @@ INTEGRATIONS = {
 }
 # What the compiled paths need; they are imported only when a projection takes one.
 COMPILERS = {
-    "numba_kernels": {"numba", "numpy", "llvmlite"},
-    "numba_projection": {"numba", "numpy"},
-    "numba_tangent": {"numba", "numpy"},
-    "numba_whereabouts": {"numba", "numpy", "llvmlite"},
-    "triton_kernels": {"triton"},
-    "triton_backend": {"triton"},
+    "backends.numba_kernels": {"numba", "numpy", "llvmlite"},
+    "backends.numba_projection": {"numba", "numpy"},
+    "backends.numba_tangent": {"numba", "numpy"},
+    "backends.numba_whereabouts": {"numba", "numpy", "llvmlite"},
+    "backends.triton_kernels": {"triton"},
+    "backends.triton_weights": {"triton"},
 }
 
 
@@ -131,8 +133,9 @@ def test_the_test_above_can_fail():
 def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
-            if node.module == "pbwn":
-                yield from (f"pbwn.{alias.name}" for alias in node.names)
+            if node.module in ("pbwn", "pbwn.backends"):
+                inside = [f"{node.module}.{alias.name}" for alias in node.names]
+                yield from (name if name.partition(".")[2] in LAYERS else node.module for name in inside)
             else:
                 yield node.module
         elif isinstance(node, ast.Import):
@@ -140,9 +143,11 @@ def imports_of(path):
 
 
 def test_modules_import_only_from_those_below():
-    assert {path.stem for path in LIBRARY.glob("*.py")} == {"__init__", *LAYERS}
+    files = {layer: LIBRARY / f"{layer.replace('.', '/')}.py" for layer in LAYERS}
+    files["backends"] = LIBRARY / "backends" / "__init__.py"
+    assert {*LIBRARY.glob("*.py"), *LIBRARY.glob("backends/*.py")} == {LIBRARY / "__init__.py", *files.values()}
     for position, layer in enumerate(LAYERS):
-        for imported in imports_of(LIBRARY / f"{layer}.py"):
+        for imported in imports_of(files[layer]):
             root, _, name = imported.partition(".")
             allowed = {"pbwn", "torch"} | COMPILERS.get(layer, set()) | sys.stdlib_module_names
             assert root in allowed, f"{layer} imports {imported}"

@@ -11,7 +11,9 @@ from torch import nn
 
 import pbwn
 from drawing import DTYPES, constrained, laid_out, weights
-from pbwn import Axes, triton_backend, triton_kernels
+from pbwn import Axes
+from pbwn.backends import paths, triton_kernels
+from pbwn.backends.triton_weights import TritonWeights
 from pbwn.batched import Batch
 from pbwn.projection import project_, tangent_
 from twins import projected, tangent, units_in_last_place
@@ -163,19 +165,19 @@ def test_a_gradient_with_other_strides_and_one_that_is_missing_are_served_too():
 def test_without_the_interpreter_a_weight_on_the_cpu_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(ValueError, match="backend=\"triton\" cannot serve weight 'weight': it is on cpu"):
-        Batch([constrained(torch.randn(3, 3), Axes((0,)))], UNIT, backend="triton").paths()
+        paths([constrained(torch.randn(3, 3), Axes((0,)))], "triton")
 
 
 def test_a_dtype_that_is_not_served_is_named():
-    assert "torch.int32" in triton_backend.obstacle(torch.zeros(3, 3, dtype=torch.int32), Axes((0,)))
+    assert "torch.int32" in TritonWeights.obstacle(torch.zeros(3, 3, dtype=torch.int32), Axes((0,)))
 
 
 COMPILE = """
 import warnings, torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from pbwn import triton_kernels
-from pbwn.triton_backend import DTYPES
+from pbwn.backends import triton_kernels
+from pbwn.backends.triton_weights import DTYPES
 
 tables = {"table": "*i64", "num_weights": "i32"}
 arguments = {

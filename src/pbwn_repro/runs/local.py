@@ -16,7 +16,14 @@ from pbwn_repro.runs.worker import work
 
 # Processes are forked from a server that has these loaded: importing them takes longer than many a short run.
 # What is not installed is passed over.
-_PRELOADED = ["torch", "torch._dynamo", "pbwn.numba_kernels", "pbwn_repro.runs.worker", "sklearn.datasets", "scipy"]
+_PRELOADED = [
+    "torch",
+    "torch._dynamo",
+    "pbwn.backends.numba_kernels",
+    "pbwn_repro.runs.worker",
+    "sklearn.datasets",
+    "scipy",
+]
 _REQUESTS = {signal.SIGINT, signal.SIGTERM}
 
 

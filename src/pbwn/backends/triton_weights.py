@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pbwn import triton_kernels as kernels
 from pbwn.axes import Axes
+from pbwn.backends import triton_kernels as kernels
+from pbwn.backends.reference_weights import is_laid_out, tangent_gradient_
 from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import Whereabouts, row_layout
-from pbwn.torch_backend import is_laid_out, tangent_gradient_
 
 # The type that a kernel reads; a bfloat16 is read as the 16 bits that it is.
 DTYPES = {
@@ -33,7 +33,7 @@ DTYPES = {
 _LONGEST_BLOCK = 1024  # numbers of a row that a program works on at a time
 
 
-class LaunchedWeights:
+class TritonWeights:
     """Weights of one device and dtype, and the table that describes them to the kernels.
 
     It holds addresses: whoever keeps it must make sure that the weights are still where they were.
@@ -58,6 +58,18 @@ class LaunchedWeights:
         self._is_ball = isinstance(constraint, MaxNorm)
         longest = max(one.fan_in(tuple(tensor.shape)) for tensor, one in zip(tensors, axes, strict=True))
         self._block = min(_LONGEST_BLOCK, triton.next_power_of_2(longest))
+
+    @staticmethod
+    def obstacle(tensor: Tensor, axes: Axes) -> str | None:
+        """Say why a weight cannot take this path, or None where it can."""
+        is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        if tensor.device.type != "cuda" and not is_interpreted:
+            return f"it is on {tensor.device}, and triton serves GPUs (or the CPU with TRITON_INTERPRET=1, slowly)"
+        if tensor.dtype not in DTYPES:
+            return f"its dtype is {tensor.dtype}, and triton serves {', '.join(map(str, DTYPES))}"
+        if row_layout(tensor, axes) is None:
+            return f"its strides {tensor.stride()} scatter the rows over memory"
+        return None
 
     def project_(self) -> None:
         """Project all weights in place: equation (10)."""
@@ -95,23 +107,8 @@ class LaunchedWeights:
             )
 
 
-WEIGHTS = LaunchedWeights
-
-
-def obstacle(tensor: Tensor, axes: Axes) -> str | None:
-    """Say why a weight cannot take this path, or None where it can."""
-    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if tensor.device.type != "cuda" and not is_interpreted:
-        return f"it is on {tensor.device}, and triton serves GPUs (or the CPU with TRITON_INTERPRET=1, slowly)"
-    if tensor.dtype not in DTYPES:
-        return f"its dtype is {tensor.dtype}, and triton serves {', '.join(map(str, DTYPES))}"
-    if row_layout(tensor, axes) is None:
-        return f"its strides {tensor.stride()} scatter the rows over memory"
-    return None
-
-
 def _row(tensor: Tensor, axes: Axes, first_neuron: int) -> list[int]:
     layout = row_layout(tensor, axes)
-    assert layout is not None, obstacle(tensor, axes)
+    assert layout is not None, TritonWeights.obstacle(tensor, axes)
     (_, outer_stride), (count, stride) = layout.neurons
     return [first_neuron, tensor.data_ptr(), count, outer_stride, stride, *layout.fan_in[0], *layout.fan_in[1]]

@@ -1,4 +1,4 @@
-"""The ways to project weights, and which of them each weight takes.
+"""The ways to project many weights in one go, one class each, and which of them each weight takes.
 
 "numba" is the compiled path, "torch" the one of torch's own operations on kept views, both for weights in the CPU's
 memory. "reference" goes through `projection` weight by weight: on accelerators, where a look at the norms would mean
@@ -11,17 +11,19 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from torch import Tensor
 
-import pbwn.forking  # noqa: F401 - it has to watch for forks before a backend is loaded
+import pbwn.backends.forking  # noqa: F401 - it has to watch for forks before a backend is loaded
 from pbwn import sharded, text
 from pbwn.axes import Axes
+from pbwn.backends.reference_weights import ReferenceWeights
+from pbwn.backends.sharded_weights import ShardedWeights
+from pbwn.backends.torch_weights import TorchWeights, norm_dtype
 from pbwn.constraint import Constraint
 from pbwn.layout import is_plain, overlapping
 from pbwn.selection import ConstrainedWeight
-from pbwn.torch_backend import ReferenceWeights, TorchWeights, norm_dtype
 
 Backend: TypeAlias = Literal["auto", "torch", "numba", "triton"]
 BACKENDS = ("auto", "torch", "numba", "triton")
@@ -56,18 +58,13 @@ def paths(weights: Sequence[ConstrainedWeight], backend: Backend) -> list[str]:
 
 def share(tensor: Tensor, path: str) -> Hashable:
     """Weights with an equal share of a path are projected in one go."""
-    return {"torch": norm_dtype(tensor), "reference": None}.get(path, (tensor.device, tensor.dtype))
+    return {"torch": norm_dtype(tensor), "reference": None, "sharded": None}.get(path, (tensor.device, tensor.dtype))
 
 
 def part(path: str) -> PartMaker:
     """What makes a part of the weights that take a path."""
-    makers: dict[str, PartMaker] = {"torch": TorchWeights, "reference": ReferenceWeights}
-    if path in makers:
-        return makers[path]
-    loaded = _load(path)
-    assert not isinstance(loaded, str), loaded
-    maker: PartMaker = loaded.WEIGHTS
-    return maker
+    makers: dict[str, PartMaker] = {"torch": TorchWeights, "reference": ReferenceWeights, "sharded": ShardedWeights}
+    return makers[path] if path in makers else cast(PartMaker, _load(path))
 
 
 def summary(taken: Sequence[str]) -> str:
@@ -134,15 +131,15 @@ def _obstacle(tensor: Tensor, axes: Axes, backend: str) -> str | None:
 
 @functools.cache
 def _load(backend: str) -> Any:
-    """The module of a backend, imported when first needed, or a sentence where it cannot be."""
+    """The class of a compiled backend, imported when first needed, or a sentence where it cannot be."""
     try:
         if backend == "numba":
-            from pbwn import numba_backend
+            from pbwn.backends.numba_weights import NumbaWeights
 
-            return numba_backend
-        from pbwn import triton_backend
+            return NumbaWeights
+        from pbwn.backends.triton_weights import TritonWeights
 
-        return triton_backend
+        return TritonWeights
     except ImportError as error:
         extra = {"numba": "fast", "triton": "gpu"}[backend]
         return f"{backend} cannot be imported ({error}): pip install 'pbwn[{extra}]'"

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pbwn import numba_kernels as kernels
-from pbwn import numba_projection, numba_tangent
 from pbwn.axes import Axes
+from pbwn.backends import numba_kernels as kernels
+from pbwn.backends import numba_projection, numba_tangent
+from pbwn.backends.forking import is_forked
+from pbwn.backends.numba_whereabouts import torch_library, whereabouts
+from pbwn.backends.reference_weights import is_laid_out, tangent_gradient_
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.forking import is_forked
 from pbwn.layout import RowLayout, row_layout
-from pbwn.numba_whereabouts import torch_library, whereabouts
-from pbwn.torch_backend import is_laid_out, tangent_gradient_
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _TASK_BYTES = 32 * 1024  # about what a thread takes at a time; a task has one row at least
@@ -34,7 +34,7 @@ _SERIAL_BYTES = 64 * 1024  # less than this is done before a second thread would
 _PORTIONS = 4  # per thread: a thread that is held up leaves its last ones to the others
 
 
-class CompiledWeights:
+class NumbaWeights:
     """Weights of one dtype in the CPU's memory, and the job that describes them to the kernels.
 
     It holds addresses: whoever keeps it must make sure that the weights are still where they were.
@@ -63,6 +63,17 @@ class CompiledWeights:
         length = constraint.length
         if length != "initial":
             ctypes.c_double.from_buffer(self._job, kernels.RADIUS * 8).value = length
+
+    @staticmethod
+    def obstacle(tensor: Tensor, axes: Axes) -> str | None:
+        """Say why a weight cannot take this path, or None where it can."""
+        if tensor.device.type != "cpu":
+            return f"it is on {tensor.device}, and numba serves the CPU"
+        if tensor.dtype not in DTYPES:
+            return f"its dtype is {tensor.dtype}, and numba serves {', '.join(map(str, DTYPES))}"
+        if row_layout(tensor, axes) is None:
+            return f"its strides {tensor.stride()} scatter the rows over memory"
+        return None
 
     def project_(self) -> None:
         """Project all weights in place: equation (10)."""
@@ -97,26 +108,12 @@ class CompiledWeights:
             region(kernel, self._job[kernels.SELF], threads, 0)
 
 
-WEIGHTS = CompiledWeights
-
-
-def obstacle(tensor: Tensor, axes: Axes) -> str | None:
-    """Say why a weight cannot take this path, or None where it can."""
-    if tensor.device.type != "cpu":
-        return f"it is on {tensor.device}, and numba serves the CPU"
-    if tensor.dtype not in DTYPES:
-        return f"its dtype is {tensor.dtype}, and numba serves {', '.join(map(str, DTYPES))}"
-    if row_layout(tensor, axes) is None:
-        return f"its strides {tensor.stride()} scatter the rows over memory"
-    return None
-
-
 def _tasks(tensors: Sequence[Tensor], axes: Sequence[Axes]) -> Iterator[int]:
     """The tasks of a job, one after the other."""
     first_neuron = 0
     for index, (tensor, one) in enumerate(zip(tensors, axes, strict=True)):
         layout = row_layout(tensor, one)
-        assert layout is not None, obstacle(tensor, one)
+        assert layout is not None, NumbaWeights.obstacle(tensor, one)
         (outer_count, outer_stride), (count, stride) = layout.neurons
         kind, most = _kind_and_size(layout, tensor)
         for outer in range(outer_count):

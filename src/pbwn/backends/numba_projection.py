@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numba import carray
 
-from pbwn.numba_kernels import (
+from pbwn.backends.numba_kernels import (
     BFLOAT16,
     BLOCK,
     BLOCKS,

@@ -22,8 +22,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from pbwn.backends.numba_kernels import compiled, pointer
 from pbwn.layout import Whereabouts
-from pbwn.numba_kernels import compiled, pointer
 
 # The places of a tensor in the table, which holds one after the other; its strides follow. OWNER is where the object
 # says which implementation it has.
