@@ -203,7 +203,11 @@ def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Call
     _KNOWN[layer] = LayerAxes(
         {name: as_axes(axes) for name, axes in weights.items()} | _besides(weights, known.incoming),
         _besides(weights, known.outgoing),
-        _besides(weights, known.dims),
+        {
+            pattern: dims
+            for pattern, dims in known.dims.items()
+            if not any(fnmatchcase(name, pattern) for name in weights)
+        },
     )
 
 

@@ -54,7 +54,7 @@ class Certificate:
 
     @property
     def ok(self) -> bool:
-        """Hooks in place, no dead or broken neuron, and on the sphere unless a projection is still to come."""
+        """Hooks and weights in place, no dead or broken neuron, on the sphere unless a projection is still to come."""
         return not self.problems
 
     @property

@@ -141,16 +141,23 @@ def _forward_flops(model: nn.Module, example: Tensor) -> dict[str, int]:
     def enter(name: str) -> None:
         counted[name] = counted.get(name, 0) - counter.get_total_flops() - uncounted[0]
 
-    def leave(name: str, module: nn.Module, output: Any) -> None:
-        if isinstance(module, nn.Bilinear):  # which torch does not count
-            uncounted[0] += 2 * output[..., 0].numel() * module.weight.numel()
+    def leave(name: str) -> None:
         counted[name] += counter.get_total_flops() + uncounted[0]
 
+    def count_bilinear(module: nn.Module, _: Any, output: Tensor) -> None:
+        assert isinstance(module, nn.Bilinear)
+        features = module.out_features * module.in1_features * module.in2_features
+        uncounted[0] += 2 * output[..., 0].numel() * features
+
     innermost = {name: module for name, module, _ in named_modules(model)}  # of a wrapper and what it wraps
-    handles = []
+    handles = [
+        module.register_forward_hook(count_bilinear)  # which torch does not count
+        for module in model.modules()
+        if getattr(type(module), "forward", None) is nn.Bilinear.forward
+    ]
     for name, module in innermost.items():
         handles.append(module.register_forward_pre_hook(lambda *_, name=name: enter(name)))
-        handles.append(module.register_forward_hook(lambda layer, _, out, name=name: leave(name, layer, out)))
+        handles.append(module.register_forward_hook(lambda *_, name=name: leave(name)))
     try:
         with counter, torch.no_grad():
             model(example)

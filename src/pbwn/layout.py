@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
@@ -44,7 +44,7 @@ def row_layout(weight: Tensor, axes: Axes) -> RowLayout | None:
     return None if neurons is None or fan_in is None else RowLayout(neurons, fan_in)
 
 
-def overlapping(tensors: list[Tensor]) -> set[int]:
+def overlapping(tensors: Sequence[Tensor]) -> set[int]:
     """The positions of tensors whose stretch of memory meets another's: these must not be written at the same time."""
     stretches = sorted((tensor.data_ptr(), _end(tensor), index) for index, tensor in enumerate(tensors))
     found: set[int] = set()
@@ -57,28 +57,35 @@ def overlapping(tensors: list[Tensor]) -> set[int]:
     return found
 
 
-def share_numbers(one: Tensor, other: Tensor) -> bool:
-    """Whether a number of one tensor is also the other's; tensors may share a stretch of memory and no number."""
-    if not (is_plain(one) and is_plain(other)) or one.device != other.device or not overlapping([one, other]):
-        return False
-    if one.dtype != other.dtype:
-        return True
-    start = min(one.data_ptr(), other.data_ptr())
-    places = [(each.data_ptr() - start) // each.element_size() for each in (one, other)]
-    length = (max(_end(one), _end(other)) - start) // one.element_size()
-    marks = torch.zeros(length, dtype=torch.bool)
-    marks.as_strided(one.shape, one.stride(), places[0]).fill_(True)
-    return bool(marks.as_strided(other.shape, other.stride(), places[1]).any())
+def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
+    """The positions of pairs of plain tensors that have a number in common, as far as pairs are needed to see it.
+
+    Tensors may meet in a stretch of memory and share no number, as the left and the right half of a matrix.
+    """
+    meeting = sorted(overlapping(tensors), key=lambda index: tensors[index].data_ptr())
+    found: set[tuple[int, int]] = set()
+    while meeting:
+        first, reach = tensors[meeting[0]].data_ptr(), 0
+        members: list[int] = []
+        while meeting and (not members or tensors[meeting[0]].data_ptr() < reach):
+            members.append(meeting.pop(0))
+            reach = max(reach, _end(tensors[members[-1]]))
+        unit = min(tensors[index].element_size() for index in members)
+        owners = torch.zeros((reach - first) // unit, dtype=torch.int32)  # the last tensor that has each, from 1 up
+        for index in members:
+            tensor, units = tensors[index], tensors[index].element_size() // unit
+            strides = [stride * units for stride in tensor.stride()]
+            place = owners.as_strided((*tensor.shape, units), (*strides, 1), (tensor.data_ptr() - first) // unit)
+            found |= {(owner - 1, index) for owner in place.unique().tolist() if owner}
+            place.fill_(index + 1)
+    return found
 
 
-def are_the_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same numbers in the same places."""
-    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (
-        other.data_ptr(),
-        other.shape,
-        other.stride(),
-        other.dtype,
-    )
+def memory_of(tensor: Tensor) -> Hashable:
+    """What two tensors have in common that are the same numbers in the same places; None where that is not known."""
+    if not is_plain(tensor) or not tensor.numel():
+        return None
+    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
 
 
 def is_plain(tensor: Tensor) -> bool:

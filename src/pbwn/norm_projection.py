@@ -336,10 +336,12 @@ class NormProjection:
         if not waiting:
             return ()
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
+        with _attaching:
+            served = {id(weight.found) for other in _attached for weight in other.selection.constrained}
         return tuple(
             named.name
             for named in named_parameters(self.model)
-            if named.name in waiting and named.parameter.requires_grad and id(named.parameter) in held
+            if named.name in waiting and named.parameter.requires_grad and id(named.parameter) in held - served
         )
 
     def _whole_radii(self) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -83,20 +83,20 @@ def _last(model: nn.Module, *, frozen_too: bool) -> OutputLayer | None:
 
     An adaptive softmax is one layer, whatever it consists of.
     """
-    last: tuple[str, nn.Module, str] | None = None
+    last: tuple[str, Collection[nn.Module], str] | None = None
     inside: set[nn.Module] = set()
     for name, module, parent in named_modules(model):
         learns = frozen_too or any(parameter.requires_grad for parameter in module.parameters())
         if not learns or module in inside or isinstance(parent, nn.MultiheadAttention):
             continue
         if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):
-            last = name, module, "an adaptive softmax"
+            last = name, list(module.modules()), "an adaptive softmax"
             inside.update(module.modules())
         elif isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
-            last = name, module, "the last Linear or convolution"
-        elif can_be_output_layer(module):
-            last = name, module, f"the last layer, of type {type(module).__name__}"
+            last = name, list(module.modules()), "the last Linear or convolution"
+        elif can_be_output_layer(module):  # it may hold other layers beside weights of its own
+            last = name, [module], f"the last layer, of type {type(module).__name__}"
     if last is None:
         return None
-    name, module, kind = last
-    return OutputLayer(frozenset(module.modules()), f"{name or 'the model itself'!r} ({kind})")
+    name, modules, kind = last
+    return OutputLayer(frozenset(modules), f"{name or 'the model itself'!r} ({kind})")

@@ -41,21 +41,22 @@ def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -
     known = layer_axes(named.module)
     if known is not None and known.find(named.module, named.attribute, "incoming") is not None:
         axes = known.find(named.module, named.attribute, direction)
-        return _obstacle(named, frozen_too=frozen_too) or _fitting(named, axes, known.dims_of(named.attribute))
+        found = _obstacle(named) or _fitting(named, axes, known.dims_of(named.attribute))
+        if named.parameter.requires_grad or frozen_too or named.parameter.ndim < 2:
+            return found
+        return Reason("frozen", untrained=isinstance(found, Axes))
     layer = type(named.module)
     other = f" or pbwn.register({layer.__name__}, ...)" if can_be_registered(layer) else ""
     return _kind(named) or Reason(f"neuron axes unknown: pass axes={{{named.name!r}: ...}}{other}", unknown=True)
 
 
-def _obstacle(named: NamedParameter, *, frozen_too: bool) -> Reason | None:
+def _obstacle(named: NamedParameter) -> Reason | None:
     """Why a weight with known axes cannot be constrained as it is."""
     parameter = named.parameter
     if parameter.ndim < 2:
         return Reason(f"{parameter.ndim}-d parameter")
     if parameter.numel() == 0:
         return Reason("empty")
-    if not (parameter.requires_grad or frozen_too):
-        return Reason("frozen", untrained=True)
     return unsupported(named)
 
 
@@ -89,7 +90,7 @@ def _kind(named: NamedParameter) -> Reason | None:
         return Reason("parametrized: the layer's weight is computed from it")
     if isinstance(named.module, _NORMALISATION):
         return Reason("normalisation layer")
-    if re.search("(^|_)bias(es)?(_|$)", named.attribute):
+    if re.search(r"(^|_)bias(es)?\d*(_|$)", named.attribute):
         return Reason("bias")
     if named.parameter.ndim < 2:
         return Reason(f"{named.parameter.ndim}-d parameter")

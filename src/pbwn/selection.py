@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, TypeAlias, cast
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from pbwn import sharded, text
 from pbwn.axes import Axes, as_axes
-from pbwn.layout import are_the_same, is_plain, overlapping, share_numbers
+from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.naming import NamedParameter, is_name, matches, named_parameters, suggestion
 from pbwn.output_layer import OutputLayer, find_output_layer
 from pbwn.reasons import Reason, axes_or_reason, unsupported
@@ -169,7 +169,7 @@ def select(
     sharded.refuse_flattened(model)
     sharded.reshard(model)
     selector = _Selector(
-        parameters=_by_identity(model),
+        parameters=_tied(model),
         include=_patterns("include", include),
         skip=_patterns("skip", skip),
         axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
@@ -198,16 +198,21 @@ class _Selector:
         self._refuse_idle_patterns()
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
-        verdicts = self._with_shared_memory([(tied, self._verdict(tied)) for tied in self.parameters])
+        verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
         self._refuse_vain_includes(verdicts)
+        self._refuse_entangled(verdicts)
         for tied, verdict in verdicts:
-            name, module, attribute, parameter = tied[0]
-            shape, others = tuple(parameter.shape), tuple(named.name for named in tied[1:])
-            if isinstance(verdict, Axes):
-                padding = _padding(tied) if verdict == Axes((0,)) else None
-                constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
-            else:
-                left_alone.append(LeftAlone(name, type(module).__name__, shape, verdict, others))
+            first, shape = tied[0], tuple(tied[0].parameter.shape)
+            if isinstance(verdict, Reason):
+                others = tuple(named.name for named in tied[1:])
+                left_alone.append(LeftAlone(first.name, type(first.module).__name__, shape, verdict, others))
+                continue
+            padding = _padding(tied) if verdict == Axes((0,)) else None
+            for same in _by_object(tied):  # each has a gradient of its own
+                if any(map(self._is_trained, same)):
+                    name, module, attribute, _ = same[0]
+                    others = tuple(named.name for named in same[1:])
+                    constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
         unknown = [left for left in left_alone if left.reason.unknown]
         if strict and unknown:
             listed = "; ".join(f"{left.name} ({left.layer}, {_shape(left.shape)}): {left.reason}" for left in unknown)
@@ -229,37 +234,26 @@ class _Selector:
         else:
             included = any(_any_match(tied, pattern) for pattern in self.include)
             verdict = _agree([(named, self._by_default(named, included)) for named in tied])
-        if isinstance(verdict, Axes) and self.trained is not None and id(tied[0].parameter) not in self.trained:
+        if isinstance(verdict, Axes) and not any(map(self._is_trained, tied)):
             return _NOT_TRAINED
         return verdict
 
-    def _with_shared_memory(self, verdicts: list[Verdict]) -> list[Verdict]:
-        """The same for parameters that are several, and whose numbers are the same memory.
-
-        Where they lie there in the same way, they are tied: what is left alone under one name is left alone. Where they
-        do not, as a weight and its transpose, the projection of one moves the other: the user has to say which.
-        """
+    def _refuse_entangled(self, verdicts: list[Verdict]) -> None:
+        """Refuse weights whose numbers are another's in another order, as a weight and its transpose."""
         plain = [each for each in verdicts if is_plain(each[0][0].parameter)]
-        sharing = [plain[index] for index in overlapping([tied[0].parameter for tied, _ in plain])]
-        found = []
-        for tied, verdict in verdicts:
-            parameter = tied[0].parameter
-            for others, other in sharing if isinstance(verdict, Axes) else ():
-                if others is tied or not share_numbers(parameter, others[0].parameter):
-                    continue
-                if not are_the_same(parameter, others[0].parameter):
-                    if not any(_any_match(others, pattern) for pattern in self.skip):
-                        raise ValueError(
-                            f"{tied[0].name} and {others[0].name} share memory, but not in the same order: what is "
-                            f"done to one moves the other. Say which is left alone: skip=[{others[0].name!r}]"
-                        )
-                elif isinstance(other, Reason):
-                    verdict = Reason(f"shares memory with {others[0].name}: {other}", other.unknown)
-                    break
-                elif other != verdict:
-                    _refuse_conflict([(tied[0], verdict), (others[0], other)])
-            found.append((tied, verdict))
-        return found
+        for pair in sharing([tied[0].parameter for tied, _ in plain]):
+            found = sorted((plain[index] for index in pair), key=lambda each: isinstance(each[1], Reason))
+            (one, verdict), (other, _) = found  # the one that is constrained comes first
+            is_chosen = any(_any_match(other, pattern) for pattern in self.skip)
+            if isinstance(verdict, Axes) and any(map(self._is_trained, other)) and not is_chosen:
+                raise ValueError(
+                    f"{one[0].name} and {other[0].name} share memory, but not in the same order: what is done to one "
+                    f"moves the other. Say which is left alone: skip=[{other[0].name!r}]"
+                )
+
+    def _is_trained(self, named: NamedParameter) -> bool:
+        learns = named.parameter.requires_grad or self.constrain_frozen
+        return learns and (self.trained is None or id(named.parameter) in self.trained)
 
     def _asked_for(self, named: NamedParameter, axes: Axes) -> Axes:
         misfit = axes.misfit(tuple(named.parameter.shape)) or unsupported(named)
@@ -305,29 +299,36 @@ _NOT_TRAINED = Reason("not in the given optimizers", untrained=True)
 
 
 def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
-    """One verdict for a weight that several modules share."""
+    """One verdict for a weight that several modules share; what is not trained says nothing where another is."""
+    verdicts = [each for each in verdicts if isinstance(each[1], Axes) or not each[1].untrained] or verdicts
     for index, (named, verdict) in enumerate(verdicts):
         if isinstance(verdict, Reason):
             return verdict if index == 0 else Reason(f"tied to {named.name}: {verdict}", verdict.unknown)
-    _refuse_conflict(verdicts)
-    return verdicts[0][1]
-
-
-def _refuse_conflict(verdicts: Sequence[tuple[NamedParameter, Axes | Reason]]) -> None:
-    if len({verdict for _, verdict in verdicts}) > 1:
+    found = {verdict for _, verdict in verdicts}
+    if len(found) > 1:
         listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)
         raise ValueError(
             f"one weight is shared by layers with conflicting neuron axes ({listed}): say which holds with "
             f"axes={{{verdicts[0][0].name!r}: ...}}, or skip=[{verdicts[0][0].name!r}]"
         )
+    return found.pop()
 
 
-def _by_identity(model: nn.Module) -> list[list[NamedParameter]]:
-    """The names of each parameter, in order of registration."""
-    found: dict[int, list[NamedParameter]] = {}
+def _tied(model: nn.Module) -> list[list[NamedParameter]]:
+    """The names of each parameter, in order of registration; parameters that are the same memory are one."""
+    found: dict[Hashable, list[NamedParameter]] = {}
     for named in named_parameters(model):
         if is_lazy(named.parameter):
             raise ValueError(f"parameter {named.name!r} is lazy and has no shape yet: run one forward pass first")
+        same = found.setdefault(memory_of(named.parameter) or id(named.parameter), [])
+        if named.name not in [other.name for other in same]:  # a wrapper may hold what it wraps twice
+            same.append(named)
+    return list(found.values())
+
+
+def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
+    found: dict[int, list[NamedParameter]] = {}
+    for named in tied:
         found.setdefault(id(named.parameter), []).append(named)
     return list(found.values())
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -37,9 +36,6 @@ class StepHooks:
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
             optimizer.register_step_post_hook(torch.compiler.disable(self._after)),
         )
-        # Before the user's hooks, such as an average of the weights: they see what was projected.
-        hooks = cast("OrderedDict[int, Any]", optimizer._optimizer_step_post_hooks)
-        hooks.move_to_end(self._handles[1].id, last=False)
 
     @property
     def optimizer(self) -> Optimizer | None:

@@ -861,11 +861,12 @@ def test_two_projections_of_one_optimizer_both_complete_the_gradient_inside_a_cl
         assert float((layer.weight.grad * weight).sum(1).abs().max()) < 1e-6
 
 
-def test_hooks_that_were_there_before_see_projected_weights():
+def test_the_users_own_hooks_come_before_and_after_in_the_order_of_their_registration():
     model, optimizer = make()
     seen = []
-    optimizer.register_step_post_hook(lambda *_: seen.append(deviation(model)))
+    optimizer.register_step_post_hook(lambda *_: model[0].weight.data.mul_(2))
     pbwn.attach(model, optimizer)
+    optimizer.register_step_post_hook(lambda *_: seen.append(deviation(model)))
     for _ in range(2):
         step(model, optimizer)
     assert max(seen) < 2e-6
@@ -884,6 +885,18 @@ def test_weights_that_are_trained_after_all_are_named():
     certificate = projection.check()
     assert certificate.unconstrained == ("2.weight",)
     assert "2.weight: trained now, and left alone because it was not at attach" in str(certificate)
+
+
+def test_weights_that_another_projection_keeps_are_not_named():
+    model, _ = make()
+    model[2].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = pbwn.attach(model, optimizer)
+    model[2].requires_grad_(True)
+    assert first.check().unconstrained == ("2.weight",)
+    second = pbwn.attach(model, optimizer, skip=["0"])
+    assert first.check().ok
+    assert second.check().ok
 
 
 def test_a_weight_that_is_given_to_the_optimizer_later_is_named():

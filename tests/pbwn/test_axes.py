@@ -199,6 +199,37 @@ def test_a_derived_layer_that_stores_a_stack_of_weights_is_unknown_until_somebod
     assert weight.axes == Axes((0, 1))
 
 
+class Heads(nn.MultiheadAttention):
+    """Queries by head, stored (head, out, in)."""
+
+    def __init__(self):
+        super().__init__(8, 2, kdim=4, vdim=4)
+        self.q_proj_weight = nn.Parameter(torch.randn(2, 4, 8))
+
+
+@pytest.mark.usefixtures("registry")
+def test_axes_that_somebody_registers_hold_where_the_base_knows_the_weight_by_a_pattern():
+    pbwn.register(Heads, q_proj_weight=(0, 1))
+    names = [weight.name for weight in pbwn.select(nn.Sequential(Heads(), nn.Linear(8, 2)), strict=True).constrained]
+    assert names == ["0.q_proj_weight", "0.k_proj_weight", "0.v_proj_weight", "0.out_proj.weight"]
+
+
+class Language(nn.Module):
+    """A model with an output matrix of its own beside its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.LSTM(4, 4)
+        self.out = nn.Parameter(torch.randn(7, 4))
+
+
+@pytest.mark.usefixtures("registry")
+def test_what_a_registered_output_layer_holds_is_constrained():
+    pbwn.register(Language, out=(0,))
+    names = [weight.name for weight in pbwn.select(Language()).constrained]
+    assert names == ["layers.weight_ih_l0", "layers.weight_hh_l0"]
+
+
 @pytest.mark.parametrize("layer", [nn.Module, nn.ParameterList, nn.Sequential])
 def test_what_every_model_may_be_made_of_cannot_be_registered(layer):
     with pytest.raises(TypeError, match=f"{layer.__name__} is no layer"):

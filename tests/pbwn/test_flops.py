@@ -121,7 +121,7 @@ def test_a_bilinear_layer_is_counted():
     class Pairs(nn.Module):
         def __init__(self):
             super().__init__()
-            self.pairs = nn.Bilinear(3, 4, 5)
+            self.pairs = self.other_name = nn.Bilinear(3, 4, 5)
             self.head = nn.Linear(5, 2)
 
         def forward(self, x):

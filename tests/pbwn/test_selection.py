@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import pbwn
-from pbwn.layout import share_numbers
+from pbwn.layout import sharing
 
 
 class Everything(nn.Module):
@@ -451,10 +451,34 @@ def tied_by_memory(weight):
 def test_parameters_that_are_the_same_memory_are_tied():
     assert len(pbwn.select(tied_by_memory(lambda weight: weight)).constrained) == 2
     skipped = pbwn.select(tied_by_memory(lambda weight: weight), skip=["1"])
-    assert reasons(skipped)["0.weight"] == "shares memory with 1.weight: skipped by '1'"
+    assert reasons(skipped)["0.weight"] == "skipped by '1'"
     model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3), nn.Linear(3, 2))
     model[1].weight = nn.Parameter(model[0].weight.data)
-    assert reasons(pbwn.select(model))["1.weight"].startswith("shares memory with 0.weight: embedding")
+    assert reasons(pbwn.select(model))["0.weight"].startswith("embedding")
+    assert "0.weight (= 1.weight)" in str(pbwn.select(model))
+    assert [weight.name for weight in pbwn.select(model, include=["0"]).constrained] == ["0.weight", "1.weight"]
+
+
+def test_each_of_two_parameters_in_one_memory_has_its_gradient_made_tangent():
+    model = tied_by_memory(lambda weight: weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, gradient="riemannian")
+    before = model[0].weight.detach().clone()
+    model(torch.randn(5, 4)).square().sum().backward()
+    optimizer.step()
+    for layer in model[:2]:
+        assert float((layer.weight.grad * before).sum(1).abs().max()) < 1e-5
+    assert projection.check().ok
+
+
+@pytest.mark.parametrize("view", [lambda weight: weight, torch.t], ids=["same", "transposed"])
+def test_a_view_that_nothing_trains_does_not_keep_a_weight_from_being_constrained(view):
+    model = tied_by_memory(view)
+    model[1].weight.requires_grad_(False)
+    assert [weight.name for weight in pbwn.select(model).constrained] == ["0.weight"]
+    model[1].weight.requires_grad_(True)
+    optimizer = torch.optim.SGD([model[0].weight, *model[2].parameters()], lr=0.1)
+    assert [weight.name for weight in pbwn.select(model, optimizer).constrained] == ["0.weight"]
 
 
 def test_a_weight_and_its_transpose_in_one_memory_are_refused_until_one_is_skipped():
@@ -474,9 +498,11 @@ def test_weights_that_lie_in_one_memory_side_by_side_share_nothing():
         (memory[:, :5], memory[:, 4:], True),
         (memory, memory.t(), True),
         (memory, memory.clone(), False),
-        (memory, memory.view(torch.int32), True),
+        (memory, memory.view(torch.int16), True),
+        (memory[:, ::2], memory[:, 1::2], False),
     ):
-        assert share_numbers(one, other) is share_numbers(other, one) is expected
+        assert bool(sharing([one, other])) is bool(sharing([other, one])) is expected
+    assert sharing([memory[:, :4], memory.clone(), memory[:, 3:5], memory[:, 5:]]) == {(0, 2)}
 
 
 def test_all_names_of_a_tied_weight_are_shown():
@@ -498,9 +524,10 @@ def test_a_name_that_contains_the_word_is_no_bias():
     model = nn.Linear(4, 4)
     model.debias_projection = nn.Parameter(torch.randn(4, 4))
     model.in_proj_bias = nn.Parameter(torch.randn(4, 4))
+    model.bias1 = nn.Parameter(torch.randn(1, 4))
     found = reasons(pbwn.select(model, output_layer=None))
     assert found["debias_projection"].startswith("neuron axes unknown")
-    assert found["in_proj_bias"] == "bias"
+    assert found["in_proj_bias"] == found["bias1"] == "bias"
 
 
 def test_parameters_in_containers_are_named_by_axes_alone():
@@ -525,5 +552,6 @@ def test_an_empty_list_of_output_layers_is_none(nothing):
 
 def test_fabrics_wrapper_does_not_show():
     model = nn.Module()
-    model._original_module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    assert [weight.name for weight in pbwn.select(model).constrained] == ["0.weight"]
+    model._forward_module = model._original_module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    [weight] = pbwn.select(model).constrained
+    assert (weight.name, weight.others) == ("0.weight", ())

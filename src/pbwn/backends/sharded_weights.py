@@ -14,7 +14,7 @@ from pbwn.constraint import Constraint
 
 
 class ShardedWeights:
-    """DTensors; the part of each that this process holds is looked up in each call."""
+    """DTensors; the part of each that this process holds, and where, is looked up in each call."""
 
     def __init__(
         self, tensors: Sequence[Tensor], axes: Sequence[Axes], radii: Sequence[Tensor | None], constraint: Constraint
@@ -23,14 +23,14 @@ class ShardedWeights:
         self._constraint = constraint
 
     def fits(self) -> bool:
-        """Whether nothing has moved: nothing is kept that could."""
+        """Whether nothing has moved: no place in memory is kept."""
         return True
 
     @torch.no_grad()
     def project_(self) -> None:
         """Project all weights: equation (10)."""
         shards = [sharded.Shard.of(tensor, axes) for tensor, axes, _ in self._weights]
-        sharded.project_(shards, self._constraint, [radii for _, _, radii in self._weights])
+        sharded.project_(shards, self._constraint, [_beside(tensor, radii) for tensor, _, radii in self._weights])
         increment_version([tensor for tensor, _, _ in self._weights])  # what was written to are their parts
 
     @torch.no_grad()
@@ -41,5 +41,10 @@ class ShardedWeights:
             return
         shards = [sharded.Shard.of(tensor, axes) for tensor, axes, _ in trained]
         gradients = [sharded.local_gradient(tensor) for tensor, _, _ in trained]
-        sharded.tangent_(shards, gradients, [radii for _, _, radii in trained])
+        sharded.tangent_(shards, gradients, [_beside(tensor, radii) for tensor, _, radii in trained])
         increment_version([tensor.grad for tensor, _, _ in trained if tensor.grad is not None])
+
+
+def _beside(tensor: Tensor, radii: Tensor | None) -> Tensor | None:
+    """The radii on the device of their weight."""
+    return None if radii is None else radii.to(tensor.device)

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from pbwn_repro.bench.candidates import weights_of
 from pbwn_repro.bench.timing import Times, interleaved
@@ -32,7 +31,8 @@ def optimizer_steps(network: str, seconds: float) -> dict[str, Times]:
 class TrainingStep:
     """One training step of a method, and how long its projection took inside it.
 
-    Hooks are called before and after the projection's own: the time between the two is the projection's.
+    Hooks that are registered before and after the projection's own are called before and after it: the time between
+    the two is the projection's.
     """
 
     def __init__(
@@ -44,9 +44,8 @@ class TrainingStep:
         self._model.to(memory_format=layout)  # type: ignore[call-overload]
         self._optimizer = SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self._inside = 0.0
-        before = self._watch(-1)
+        self._watch(-1)
         self._projection = chosen.attach(self._model, self._optimizer, network)
-        self._optimizer._optimizer_step_post_hooks.move_to_end(before.id, last=False)  # type: ignore[attr-defined]
         self._watch(+1)
         self._after_epoch = chosen.projects_after_each_epoch
         self._images = torch.randn(batch_size, 3, 32, 32).contiguous(memory_format=layout)
@@ -66,12 +65,12 @@ class TrainingStep:
             self._inside = time.perf_counter() - start
         return whole, self._inside
 
-    def _watch(self, sign: int) -> RemovableHandle:
+    def _watch(self, sign: int) -> None:
         def note(*_: Any) -> None:
             self._inside += sign * time.perf_counter()
 
         self._optimizer.register_step_pre_hook(note)
-        return self._optimizer.register_step_post_hook(note)
+        self._optimizer.register_step_post_hook(note)
 
 
 def training_steps(network: str, *, batch_size: int, rounds: int, steps_per_epoch: int) -> dict[str, dict[str, Any]]:

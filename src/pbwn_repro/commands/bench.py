@@ -50,9 +50,7 @@ def bench(
         given["networks"] = tuple(dict.fromkeys(network))
     extent = replace(extent, **{name: value for name, value in given.items() if value is not None})
     parts = tuple(each for each in PARTS if not part or each in part)
-    passed_over = {
-        each: [name for name in extent.networks if each != "growth" and not is_measured(each, name)] for each in parts
-    }
+    passed_over = {each: [name for name in extent.networks if not is_measured(each, name)] for each in parts}
     if all(passed_over[each] == list(extent.networks) for each in parts):
         raise ValueError(f"nothing to measure: {', '.join(parts)} cannot be timed with {', '.join(extent.networks)}")
     out.mkdir(parents=True, exist_ok=True)

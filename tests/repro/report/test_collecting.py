@@ -151,8 +151,13 @@ def test_a_search_is_drawn_over_the_seeds_that_all_settings_have_and_says_where_
 
 
 def test_commands_name_the_copy_and_the_seeds_of_the_runs(tmp_path):
-    write_seeds(tmp_path, "table-3", [8.0] * 6, method="pbwn", depth=20, init="paper")
-    assert command(section(collect(tmp_path), "table-3")) == "pbwn reproduce table-3 --scale paper --seeds 6"
+    for interval in (1, 10, 20, 50, 100):
+        for plan in plans("figure-2b", seeds=2, interval=interval, sizes="paper"):
+            if interval > 1 or plan.labels["seed"] == 2:
+                write_run(tmp_path, plan)
+    assert command(section(collect(tmp_path), "figure-2b")) == "pbwn reproduce figure-2b --scale paper"
+    write_run(tmp_path, plans("figure-2b", interval=1, sizes="paper")[0])
+    assert command(section(collect(tmp_path), "figure-2b")) == "pbwn reproduce figure-2b --scale paper --seeds 2"
     [plan] = plans("table-4", method="pbwn", depth=20, init="authors")
     write_run(tmp_path, plan, data="cifar100-jpeg")
     words = "pbwn reproduce table-4 --scale paper --only init=authors --data cifar100=hf:FOLDER"

@@ -52,9 +52,14 @@ class Cells:
         return chosen.values(MEASURES[column.measure]) if chosen else {}
 
     def columns(self, measure: Measure) -> tuple[Column, ...]:
-        """Where a claim is looked at: in a table its columns; in a figure the best settings, then the paper's own."""
+        """Where a claim is looked at.
+
+        In a table that is its columns, as far as the scale has them; in a figure the best settings, then the paper's
+        own.
+        """
         if self.layout.paper:
-            return self.layout.columns
+            made = {str(value) for axis in self.protocol.with_role("column") for value in axis.values}
+            return tuple(column for column in self.layout.columns if column.value in made or not made)
         own = (Column(self.stated.value, self.stated.value, measure),) if self.stated.runs else ()
         return (Column("", measure=measure), *own)
 

@@ -63,7 +63,7 @@ def search_plot(prefix: str, place: str, axis: str, rows: Searches, y_label: str
     name = "-".join(part for part in (prefix, slug(place), "search") if part)
     words = SETTINGS.get(axis, axis)
     title = f"What the search over the {words} gave" + (f", {place}" if place else "")
-    positive = all(x > 0 for curve in curves for x in curve.x)
+    positive = all(x > 0 for curve in curves for x in (*curve.x, *curve.diverged))
     log = y_label == "training loss, last epoch"
     return Plot(name, title, words, y_label, curves, x_log=positive, y_log=log) if curves else None
 
@@ -108,8 +108,8 @@ def _searched(title: str, found: Mapping[float, Mapping[int, float]]) -> Curve:
     }
     ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
     means, low, high = (tuple(of(values) for values in ended.values()) for of in (mean, min, max))
-    lost = tuple(setting for setting, values in kept.items() if diverging(values))
-    return Curve(title, tuple(ended), means, low, high, len(seeds) or 1, lost)
+    lost = tuple(setting for setting, values in sorted(found.items()) if diverging(values))
+    return Curve(title, tuple(ended), means, low, high, max(map(len, kept.values())), lost)
 
 
 def _norms(title: str, records: Sequence[Record]) -> Curve:

@@ -52,7 +52,7 @@ def draw(plot: Plot, *, narrow: bool) -> Figure:
     frame(axes, plot.x_label, plot.y_label)
     curves = [curve for curve in plot.curves if curve.x]
     styles = strokes([curve.name for curve in plot.curves])
-    for curve in curves:
+    for number_of_curve, curve in enumerate(curves):
         stroke = styles[curve.name]
         if curve.low != curve.high:
             axes.fill_between(curve.x, curve.low, curve.high, color=stroke.tone.light, alpha=0.16, linewidth=0)
@@ -66,8 +66,8 @@ def draw(plot: Plot, *, narrow: bool) -> Figure:
             label=curve.name,
             zorder=2 if stroke.dashes == SOLID else 2.1,  # a line below shows between the dashes
         )
-        axes.plot(  # above everything
-            *(curve.diverged, [1.0] * len(curve.diverged), "x"),
+        axes.plot(  # above everything, below each other
+            *(curve.diverged, [1 - _LINE * number_of_curve] * len(curve.diverged), "x"),
             transform=axes.get_xaxis_transform(),
             color=stroke.tone.light,
             clip_on=False,
@@ -105,7 +105,7 @@ def _few_decades(low: float, high: float) -> Locator:
 def _name_at_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     styles = strokes([curve.name for curve in curves])
     to_share = axes.transScale + axes.transLimits
-    last = max(curve.x[-1] for curve in curves)
+    last = max((place for curve in curves for place in (*curve.x, *curve.diverged)), default=0.0)
     for curve in curves:
         if curve.x[-1] < last:
             colour = styles[curve.name].tone.light

@@ -23,7 +23,7 @@ def growth(claim: Claim, criterion: Grows, grid: Grid) -> Iterator[Verdict]:
     for row in criterion.rows:
         both = [
             column
-            for column in grid.layout.columns
+            for column in grid.columns(criterion.measure)
             if grid.has_runs(row, column) and grid.has_runs(criterion.than, column)
         ]
         if both:
@@ -32,7 +32,7 @@ def growth(claim: Claim, criterion: Grows, grid: Grid) -> Iterator[Verdict]:
 
 def _growth(claim: Claim, criterion: Grows, row: str, begun: list[Column], grid: Grid) -> Verdict:
     title, against = grid.layout.title(row), grid.layout.title(criterion.than)
-    first, last = grid.layout.columns[0], grid.layout.columns[-1]
+    first, *_, last = grid.columns(criterion.measure)
     if first not in begun or last not in begun:
         places = ", ".join(column.title for column in begun)
         words = f"The gain of {title} over {against} is known at {places}; this takes {first.title} and {last.title}."
@@ -61,7 +61,7 @@ def _growth(claim: Claim, criterion: Grows, row: str, begun: list[Column], grid:
 
 def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
     """In how many columns a row has the lowest mean; fewer runs that diverge are better than any mean."""
-    columns = grid.layout.columns
+    columns = grid.columns(criterion.measure)
     full = [column for column in columns if all(grid.has_runs(row, column) for row in criterion.among)]
     if not full:
         return
@@ -79,8 +79,9 @@ def tally(claim: Claim, criterion: MostlyBest, grid: Grid) -> Iterator[Verdict]:
         outcome = "not enough runs"
     else:
         outcome = "holds" if 2 * len(best) > len(columns) else "does not hold"
-    _, lost = with_losses(outcome, cells, (), grid)
-    yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.{lost}", title)
+    lost = sum(grid.diverged(*cell) for cell in cells)
+    words += f" (fewer runs that diverge come before a lower mean; {lost} of all diverged)" if lost else ""
+    yield Verdict(claim, outcome, None, None, None, (least, least), f"{words}.", title)
 
 
 def _is_lowest(criterion: MostlyBest, column: Column, grid: Grid) -> bool:

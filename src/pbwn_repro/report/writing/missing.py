@@ -36,7 +36,10 @@ def missing(report: Report) -> list[Missing]:
 
 
 def command(section: Section) -> str:
-    """The command that makes the runs of a section; FOLDER stands for a copy that the reader has to name."""
+    """The command that makes the missing runs of a section, or all of them again where none is missing.
+
+    FOLDER stands for a copy of the data that the reader has to name.
+    """
     if section.artefact.name not in ARTEFACTS:
         return f"pbwn {section.artefact.name}"
     parts = [_command(section.artefact.name, section.scale)]
@@ -45,7 +48,11 @@ def command(section: Section) -> str:
     # Runs on another copy of a set are other runs.
     parts += [f"--data {original(name)}=hf:FOLDER" for name in sorted(copies) if name != original(name)]
     seeds = max((run.config.seed for run in section.runs), default=0)
-    if isinstance(section.artefact, TrainedArtefact) and seeds > section.artefact.seeds[section.scale]:
+    if (
+        isinstance(section.artefact, TrainedArtefact)
+        and not section.missing
+        and seeds > section.artefact.seeds[section.scale]
+    ):
         parts.append(f"--seeds {seeds}")
     return " ".join(parts)
 

@@ -11,8 +11,8 @@ RULES: Mapping[Outcome, str] = {
     "named.",
     "does not hold": "it lies on the other side, or beyond the margin; or it contains zero with three runs or more on "
     "each side: no difference was seen; or runs of what the claim speaks for diverged.",
-    "not enough runs": "fewer than two runs on a side, an interval too wide to tell, or not the same settings searched "
-    "on both sides.",
+    "not enough runs": "fewer than two runs on a side, none in a column that the claim speaks of, an interval too wide "
+    "to tell, or not the same settings searched on both sides.",
 }
 CAUTIONS = (
     "A claim with several comparisons holds only if each of them does.",
