@@ -168,6 +168,8 @@ def test_a_short_section_says_how_long_its_runs_are(tmp_path):
     write_seeds(tmp_path, "table-3", [8.0], "short", method="pbwn", depth=20, init="paper")
     notes = section(collect(tmp_path), "table-3", "short").notes
     assert "Each run: 8 epochs, the rate drops at epochs 4 and 6." in notes
+    write_seeds(tmp_path, "table-8", [1.0], "short", method="pbwn", labels=100, denoising="authors", init="paper")
+    assert "Each run: 15,000 iterations." in section(collect(tmp_path), "table-8", "short").notes
 
 
 def test_a_figure_uses_the_runs_that_another_artefact_keeps(tmp_path):

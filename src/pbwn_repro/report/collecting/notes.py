@@ -40,7 +40,8 @@ def _lengths(records: Sequence[Record]) -> list[str]:
     for config in (record.config for record in records):
         length = f"{config.epochs} epochs" if config.epochs else f"{config.steps:,} iterations"
         drops = config.schedule.drops if isinstance(config.schedule, Steps) else ()
-        found.add(length + (f", the rate drops at epochs {' and '.join(map(str, drops))}" if drops else ""))
+        places = f"{'epoch' if len(drops) == 1 else 'epochs'} {' and '.join(map(str, drops))}"
+        found.add(f"{length}, the rate drops at {places}" if drops else length)
     return [f"Each run: {each}." for each in found] if len(found) == 1 else []
 
 
