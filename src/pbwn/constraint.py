@@ -30,7 +30,7 @@ class UnitNorm:
 
     def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
         """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is "initial"."""
-        return self._radius(radii) / norms
+        return _quotients(self._radius(radii), norms)
 
     def deviations(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
         """How far each neuron is from the sphere, relative to its radius; a free neuron is never off."""
@@ -69,7 +69,7 @@ class MaxNorm:
 
     def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
         """What each neuron is multiplied by, 1 inside the ball and `limit / |w|` outside."""
-        return self.limit / norms.clamp(min=self.limit)
+        return _quotients(self.limit, norms).clamp_(max=1)
 
     def deviations(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
         """How far each neuron sticks out of the ball, relative to the limit."""
@@ -87,6 +87,11 @@ class MaxNorm:
 
 
 Constraint: TypeAlias = UnitNorm | MaxNorm
+
+
+def _quotients(length: float | Tensor, norms: Tensor) -> Tensor:
+    """`length / norms`, rounded once: torch multiplies a number by the reciprocal, and 49 * (1 / 49) is not 1."""
+    return (length if isinstance(length, Tensor) else torch.full_like(norms, length)) / norms
 
 
 def _misfit(what: str, length: float, dtype: torch.dtype, fan_in: int) -> str | None:

@@ -99,6 +99,17 @@ def test_max_norm_shortens_long_rows_and_leaves_the_others_bit_for_bit(path):
     torch.testing.assert_close(weight[~inside].norm(dim=1), torch.full((int((~inside).sum()),), 2.0))
 
 
+@pytest.mark.parametrize("limit", [2.0, 49.0, 0.7, 1e-3])
+def test_a_row_within_the_limit_stays_bit_for_bit_in_float64_too(limit):
+    """49 * (1 / 49) is not 1: a factor of one must not come from a reciprocal."""
+    weight = torch.rand(6, 5, dtype=torch.float64)
+    weight *= limit / weight.norm(dim=1, keepdim=True) * torch.tensor([0.1, 0.5, 0.9, 0.99, 0.0, 2.0])[:, None]
+    before = weight.clone()
+    project_(weight, Axes((0,)), pbwn.MaxNorm(limit))
+    assert torch.equal(weight[:5], before[:5])
+    assert not torch.equal(weight[5], before[5])
+
+
 @given(st.sampled_from(DTYPES), st.floats(0.01, 100))
 @example(torch.float32, 1.0)
 def test_rows_on_the_sphere_to_rounding_are_left_bit_for_bit_when_settling(dtype, radius):
