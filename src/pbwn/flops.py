@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from pbwn import text
 from pbwn.naming import named_modules, unwrap
-from pbwn.selection import Selection, select
+from pbwn.selection import Selection
+from pbwn.selector import select
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from threading import RLock
@@ -19,9 +19,11 @@ from pbwn.backends import Backend
 from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.driver import Driver, moved_by, no_hooks
 from pbwn.naming import named_parameters
 from pbwn.projection import wide_dtype
-from pbwn.selection import ConstrainedWeight, Selection, held_by, select
+from pbwn.selection import ConstrainedWeight, Selection
+from pbwn.selector import held_by, select
 from pbwn.step_hooks import StepHooks
 from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
@@ -185,8 +187,8 @@ class NormProjection:
         self.backend: Backend = backend
         self._radii: dict[str, Tensor] = {}
         self._fsdp = sharded.FsdpModules(model)
-        shares = [_moved_by(optimizer, selection.constrained) for optimizer in optimizers]
-        self._drivers = [_Driver(share, Batch(share, constraint)) for share in shares]
+        shares = [moved_by(optimizer, selection.constrained) for optimizer in optimizers]
+        self._drivers = [Driver(share, Batch(share, constraint)) for share in shares]
         self._make_batches()
 
     def project(self, model: nn.Module | None = None) -> None:
@@ -273,7 +275,7 @@ class NormProjection:
         if len(optimizers) != len(self._drivers):
             raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
-            held = _moved_by(one, driver.weights)
+            held = moved_by(one, driver.weights)
             for weight in driver.weights:
                 if weight not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
@@ -296,7 +298,7 @@ class NormProjection:
             hooks = driver.hooks()
             if hooks is not None:
                 hooks.remove()
-            driver.hooks = _no_hooks
+            driver.hooks = no_hooks
         with _attaching:
             _attached.discard(self)
 
@@ -311,7 +313,7 @@ class NormProjection:
         return f"<NormProjection of {count} weights, {self.constraint}, every={self.every}, gradient={self.gradient!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        bare = [replace(one, hooks=_no_hooks, batch=Batch(one.weights, self.constraint)) for one in self._drivers]
+        bare = [replace(one, hooks=no_hooks, batch=Batch(one.weights, self.constraint)) for one in self._drivers]
         return {**self.__dict__, "_drivers": bare}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -352,11 +354,11 @@ class NormProjection:
             if weight.name in self._radii
         }
 
-    def _before_step(self, driver: _Driver) -> None:
+    def _before_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
         driver.batch.tangent_()
 
-    def _after_step(self, driver: _Driver) -> None:
+    def _after_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
         driver.steps += 1
         driver.projected = self.every is not None and driver.steps % self.every == 0
@@ -368,50 +370,6 @@ class NormProjection:
             driver.batch = Batch(
                 driver.weights, self.constraint, self._radii, backend=self.backend, on_change=self._fsdp.look_again
             )
-
-
-def _no_hooks() -> None:
-    """Stand for hooks that are not there; a function, so that it can be pickled."""
-
-
-@dataclass(eq=False)
-class _Driver:
-    """One optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
-
-    The optimizer holds the hooks, and they the projection. So this only refers to them: all of them go at once when the
-    user lets go of the optimizer.
-    """
-
-    weights: tuple[ConstrainedWeight, ...]
-    batch: Batch
-    hooks: Callable[[], StepHooks | None] = _no_hooks
-    steps: int = 0
-    projected: bool = False
-
-    @property
-    def is_hooked(self) -> bool:
-        """Whether its optimizer tells of its steps."""
-        hooks = self.hooks()
-        return hooks is not None and hooks.in_place
-
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """Its optimizer, while it lives and is hooked."""
-        hooks = self.hooks()
-        return None if hooks is None else hooks.optimizer
-
-    def orphans(self) -> list[ConstrainedWeight]:
-        """The weights that its optimizer does not hold any more."""
-        optimizer = self.optimizer
-        if optimizer is None:
-            return []
-        held = held_by([optimizer])
-        return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
-
-
-def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
-    held = held_by([optimizer])
-    return tuple(weight for weight in weights if id(weight.tensor) in held)
 
 
 def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Plain-text tables, as wide as their content."""
+"""Words about tensors, and plain-text tables, as wide as their content."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def plural(count: int, noun: str) -> str:
     ('1 neuron', '1,200 neurons')
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def shape(sizes: Sequence[int]) -> str:
+    """A tensor's shape.
+
+    >>> shape((8, 4, 3, 3)), shape(())
+    ('8x4x3x3', 'scalar')
+    """
+    return "x".join(map(str, sizes)) or "scalar"

@@ -27,6 +27,7 @@ LAYERS = [
     "reasons",
     "output_layer",
     "selection",
+    "selector",
     "flops",
     "validation",
     "backends.forking",
@@ -43,6 +44,7 @@ LAYERS = [
     "backends",
     "batched",
     "step_hooks",
+    "driver",
     "certificate",
     "norm_projection",
 ]
