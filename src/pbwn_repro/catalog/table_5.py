@@ -29,7 +29,7 @@ TABLE_5 = MeasuredArtefact(
     "and 160 epochs of 50,000 pictures.",
     departures=(
         "Hours are extrapolated from single steps on this machine's processor; the paper trained on one Tesla K80. "
-        "Percentages over normal training can be compared, hours cannot.",
+        "Hours cannot be compared; percentages over normal training depend on device and batch too, if less.",
         "Pictures are random numbers and stay in memory: reading and augmenting them, the same for all methods, is not "
         "timed.",
         "Below paper scale batches are smaller, which makes the projection's share larger: its cost does not depend on "

@@ -37,7 +37,8 @@ TABLE_7 = TrainedArtefact(
     departures=(
         "Nesterov's momentum and the choice of the best epoch are those of the authors' code; the paper names neither.",
         "Pictures are resized by Pillow's bicubic filter, which averages when it shrinks; Torch7's does not.",
-        "The paper does not say how many seeds it used: one here, as the cost suggests.",
+        "The paper does not say how many seeds it used: one here, as the cost suggests. To decide its claims takes two "
+        "(`--seeds 2`).",
     ),
     axes=_axes,
     wishes=_wishes,

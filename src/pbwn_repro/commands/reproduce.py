@@ -115,7 +115,7 @@ def _preview(items: Sequence[Item], places: Slots, scale: str, out: Path) -> Non
     table.columns[2].justify = table.columns[3].justify = "right"
     for item in items:
         size = f"{item.bytes / 1e6:,.0f} MB" if item.bytes else ""
-        table.add_row(item.title, item.state, duration(item.seconds / places.threads), size)
+        table.add_row(item.title, item.state, duration(item.seconds / places.speedup), size)
     console = Console()
     console.print(table)
     left = [item for item in items if item.state not in ("done", "diverged")]

@@ -47,7 +47,9 @@ def show(
         if found.name in TABLES:
             _paper(console, TABLES[found.name])
         console.print(
-            f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} makes them.", highlight=False, soft_wrap=True
+            f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} --scale short (or smoke, paper) makes them.",
+            highlight=False,
+            soft_wrap=True,
         )
     for path, why in report.left_out.items():
         if path.relative_to(out).parts[0] == found.name:

@@ -43,7 +43,7 @@ def standing(
     """How an artefact stands at a scale; `finished` keeps what was found in folders that were looked into."""
     if isinstance(artefact, MeasuredArtefact):
         job = measuring_job(artefact, scale, out, speeds)
-        seconds = speeds.seconds(job.flops, "resnet")
+        seconds = speeds.measuring_seconds(job.flops)
         return Standing(1, int(job.state == "done"), seconds, seconds)
     assert isinstance(artefact, TrainedArtefact)
     seeds, runs, done, times = artefact.seeds[scale], 0, 0, [0.0]

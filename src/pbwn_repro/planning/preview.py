@@ -48,7 +48,7 @@ def preview(
             items.setdefault(item.path or (plan.artefact, str(plan.wishes)), item)
         if isinstance(artefact, MeasuredArtefact) and not only:
             job = measuring_job(artefact, scale, out, speeds)
-            seconds = speeds.seconds(job.flops, "resnet")
+            seconds = speeds.measuring_seconds(job.flops)
             items[job.path] = Item(job.title, job.state, seconds, 0, job.path)
     return list(items.values())
 

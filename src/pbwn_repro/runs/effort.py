@@ -18,26 +18,35 @@ from pbwn_repro.data.synthetic import SHAPES, STORED_PREFIX
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.tasks import test_batches
 
+LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
+
 
 @dataclass(frozen=True)
 class Effort:
     """What a run amounts to.
 
     flops: of all training steps and of all tests; `step_flops` of one training step.
+    layers: that have weights, each of which takes time of a GPU's host, however small it is.
     bytes: on the disk, when it is done.
     """
 
     steps: int
     flops: float
     step_flops: float
+    layers: int
     bytes: int
+
+    def gpu_seconds(self, flops_per_second: float) -> float:
+        """How long it takes on a GPU of this speed; a small network waits for the host that starts its kernels."""
+        return max(self.flops / flops_per_second, self.steps * self.layers * LAYER_SECONDS)
 
 
 class NetworkCost(NamedTuple):
-    """FLOPs of a training step, and of testing one picture; the number of parameters."""
+    """FLOPs of a training step, and of testing one picture; the numbers of layers and of parameters."""
 
     step_flops: float
     picture_flops: float
+    layers: int
     parameters: int
 
 
@@ -57,7 +66,7 @@ def effort(config: RunConfig, cost: NetworkCost | None = None) -> Effort:
     flops = steps * cost.step_flops + tests * pictures[config.data.test] * cost.picture_flops
     moments = 2 if isinstance(config.optimizer, Adam) else int(config.optimizer.momentum > 0)
     # The exported model, and a checkpoint with the model and the optimizer's moments, in float32.
-    return Effort(steps, flops, cost.step_flops, 4 * cost.parameters * (2 + moments))
+    return Effort(steps, flops, cost.step_flops, cost.layers, 4 * cost.parameters * (2 + moments))
 
 
 def network_cost(config: RunConfig) -> NetworkCost:
@@ -83,12 +92,8 @@ def network_cost(config: RunConfig) -> NetworkCost:
         assert isinstance(model, models.Ladder)
         model.train()
         step = 3 * _forward_flops(model.loss, batches[0], labels, batches[1])
-    return NetworkCost(step, picture, sum(parameter.numel() for parameter in model.parameters()))
-
-
-def hours_at(flops: float, teraflops: float) -> float:
-    """How long so much work takes on a device that sustains so many TFLOP/s."""
-    return flops / (teraflops * 1e12) / 3_600
+    layers = sum(parameter.ndim > 1 for parameter in model.parameters())
+    return NetworkCost(step, picture, layers, sum(parameter.numel() for parameter in model.parameters()))
 
 
 def _ladder_batches(config: RunConfig) -> tuple[int, int]:

@@ -21,6 +21,20 @@ class Slots:
         """How many runs there are at once."""
         return len(self.devices)
 
+    @property
+    def workers(self) -> int:
+        """How many of them get on by themselves: runs on the same GPU share it."""
+        return self.count if self._on_cpu else len(set(self.devices))
+
+    @property
+    def speedup(self) -> int:
+        """How many times as fast as on one core, or on one GPU, a run is: a GPU has no use for threads."""
+        return self.threads if self._on_cpu else 1
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.devices[0] == "cpu"
+
 
 def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
     """Divide this machine among runs.
@@ -38,7 +52,7 @@ def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
 
 def wall_seconds(seconds: float, longest: float, places: Slots) -> float:
     """How long runs take together that take so many seconds on one core or GPU, the longest of them so many."""
-    return max(seconds / places.count, longest) / places.threads
+    return max(seconds / places.workers, longest) / places.speedup
 
 
 def cores() -> int:

@@ -23,8 +23,9 @@ from pbwn_repro.runs.effort import Effort, NetworkCost, effort, network_cost
 from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 
-# One network of each kind, with a batch that takes a fraction of a second, and the FLOPs of a step with it.
+# One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}
+_GPU_PROBES = {"convolutional": ("vgg-e", (128, 3, 32, 32)), "linear": ("mlp", (4096, 1, 32, 32))}
 _LINEAR = ("mlp", "ladder")
 _STARTING = 1.0  # seconds until a run takes its first step
 _LINES = 200  # of a run's times: enough for a median
@@ -54,31 +55,33 @@ class Speeds:
     def effort(self, config: RunConfig) -> Effort:
         """What a configuration amounts to."""
         key = json.dumps([_network(config), config.batch_size, config.data.normalisation, config.data.labels])
-        found = self._kept("networks", key, lambda: list(network_cost(config)))
+        found = self._kept("costs", key, lambda: list(network_cost(config)))
         return effort(config, NetworkCost(*found))
 
     def estimate(self, config: RunConfig) -> Estimate:
         """What a run with this configuration takes here."""
         work = self.effort(config)
-        return Estimate(_STARTING + work.flops / self._speed(config, work), work.bytes)
+        return Estimate(_STARTING + self._seconds(config, work), work.bytes)
 
-    def seconds(self, flops: float, model: str) -> float:
-        """How long so much work takes here with a network like this one."""
-        return flops / self._probed("linear" if model in _LINEAR else "convolutional")
+    def measuring_seconds(self, flops: float) -> float:
+        """How long so much work takes a core with convolutional networks: what is measured is the processor's time."""
+        return flops / self._probed("convolutional", "cpu")
 
-    def _speed(self, config: RunConfig, work: Effort) -> float:
-        """FLOP/s of a core: as runs with this network have shown, or as the machine's test shows."""
+    def _seconds(self, config: RunConfig, work: Effort) -> float:
+        """As runs with this network have shown, or as the machine's test shows."""
         if self._shown is None:
             self._shown = _shown_speeds(self.out, self.device)
-        seconds = self._shown.get(_network(config))
-        if seconds:
-            return work.step_flops / config.batch_size / statistics.median(seconds)
-        return self._probed("linear" if config.model in _LINEAR else "convolutional")
+        shown = self._shown.get(_network(config))
+        if shown:
+            return work.flops / (work.step_flops / config.batch_size / statistics.median(shown))
+        speed = self._probed("linear" if config.model in _LINEAR else "convolutional", self.device)
+        return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
 
-    def _probed(self, kind: str) -> float:
-        name = processor() if self.device == "cpu" else torch.cuda.get_device_name(self.device)
+    def _probed(self, kind: str, device: str) -> float:
+        """FLOP/s of a core, or of a GPU."""
+        name = processor() if device == "cpu" else torch.cuda.get_device_name(device)
         key = f"{kind}, {name}, torch {torch.__version__}"
-        speed: float = self._kept("speeds", key, lambda: _probe(kind, self.device))
+        speed: float = self._kept("speeds", key, lambda: _probe(kind, device))
         return speed
 
     def _kept(self, what: str, key: str, find: Callable[[], Any]) -> Any:
@@ -100,7 +103,7 @@ class Speeds:
 
 def _probe(kind: str, device: str) -> float:
     """FLOP/s of training steps with one thread: the best of a few, as others may be at work too."""
-    name, shape = _PROBES[kind]
+    name, shape = (_PROBES if device == "cpu" else _GPU_PROBES)[kind]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

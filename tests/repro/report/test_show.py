@@ -77,7 +77,7 @@ def test_without_runs_the_papers_table_is_shown_with_the_command_that_makes_them
         text = invoke("show", "table-6", "--out", out)
         assert "1.607±0.005" in text
         assert "GPF" in text
-        assert "pbwn reproduce table-6 makes them" in text
+        assert "pbwn reproduce table-6 --scale short (or smoke, paper) makes them" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

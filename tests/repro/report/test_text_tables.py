@@ -125,7 +125,8 @@ def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
         "- Table 8, Semi-supervised learning on permutation invariant MNIST: `pbwn reproduce table-8 --scale paper`"
         in text
     )
-    assert "- Table 3, 69 of the runs: `pbwn reproduce table-3 --scale short` (about " in text
+    beside = f"--out {report.root.name}"
+    assert f"- Table 3, 69 of the runs: `pbwn reproduce table-3 --scale short {beside}` (about " in text
     assert "- Table 3, at paper scale: `pbwn reproduce table-3 --scale paper`" in text
     [line] = [line for line in text.splitlines() if line.startswith("- `table-4/paper/resnet-20-pbwn-seed1-")]
     assert "result.json cannot be read" in line

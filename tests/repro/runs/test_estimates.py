@@ -8,7 +8,8 @@ from fragile import digits_job
 from pbwn_repro import catalog
 from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.planning.preview import config_of
-from pbwn_repro.runs.effort import effort, hours_at, network_cost
+from pbwn_repro.runs.effort import LAYER_SECONDS, Effort, effort, network_cost
+from pbwn_repro.runs.packing import Slots, wall_seconds
 from pbwn_repro.runs.speed import Speeds
 
 
@@ -70,7 +71,7 @@ def test_what_was_found_out_is_kept(tmp_path):
     config = digits_job(tmp_path).config
     first = Speeds(tmp_path, tmp_path / "cache").estimate(config)
     kept = sorted(path.name for path in (tmp_path / "cache" / "estimates").iterdir())
-    assert [name.partition("-")[0] for name in kept] == ["networks", "speeds"]
+    assert [name.partition("-")[0] for name in kept] == ["costs", "speeds"]
     assert Speeds(tmp_path, tmp_path / "cache").estimate(config) == first
 
 
@@ -80,5 +81,26 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
     assert [speeds._kept("speeds", "this", lambda: 2.0) for _ in range(2)] == [2.0, 2.0]
 
 
-def test_hours_at_a_stated_speed():
-    assert hours_at(3.6e18, teraflops=10) == pytest.approx(100)
+def test_a_gpu_takes_its_flops_or_the_time_that_its_host_needs():
+    work = Effort(steps=1_000, flops=3.6e18, step_flops=3.6e15, layers=20, bytes=0)
+    assert work.gpu_seconds(1e13) == pytest.approx(3.6e5)
+    assert work.gpu_seconds(1e25) == pytest.approx(1_000 * 20 * LAYER_SECONDS)
+
+
+def test_layers_are_those_with_weights():
+    assert network_cost(plan("figure-2a", "paper")).layers == 4
+    assert network_cost(plan("table-3", "paper", depth=20)).layers == 20
+
+
+@pytest.mark.parametrize(
+    ("places", "seconds"),
+    [
+        (Slots(("cpu",) * 4, threads=1), 250.0),
+        (Slots(("cpu",), threads=4), 250.0),
+        (Slots(("cuda:0",), threads=16), 1_000.0),
+        (Slots(("cuda:0", "cuda:1"), threads=8), 500.0),
+        (Slots(("cuda:0",) * 4, threads=4), 1_000.0),
+    ],
+)
+def test_threads_make_runs_faster_on_cpus_alone_and_runs_share_a_gpu(places, seconds):
+    assert wall_seconds(1_000.0, 100.0, places) == pytest.approx(seconds)

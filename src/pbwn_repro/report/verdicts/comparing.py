@@ -11,7 +11,7 @@ from pbwn_repro.paper.criteria import IntervalKind, NotWorse
 from pbwn_repro.report.model import Outcome
 from pbwn_repro.report.statistics import Interval, Moments, bootstrap, contrast, mean, paired, welch
 
-ENOUGH = 3  # runs a side from which 'no difference seen' is a result
+ENOUGH = 3  # runs a side from which an interval without width is a result
 ENOUGH_TO_RESAMPLE = 8
 Values = Mapping[int, float]  # by seed
 Comparison = Better | Higher | Alike | NotWorse
@@ -71,11 +71,9 @@ def decide(criterion: Comparison, interval: Interval, counts: tuple[int, int], l
 
 
 def one_sided(interval: Interval, counts: tuple[int, int], *, lower: bool) -> Outcome:
-    """Whether a difference is on the right side of zero; one that is not seen in three runs a side does not hold."""
-    if says_nothing(interval, counts):
+    """Whether a difference is on the right side of zero; an interval that contains zero speaks for neither side."""
+    if says_nothing(interval, counts) or interval.contains_zero:
         return "not enough runs"
-    if interval.contains_zero:
-        return "does not hold" if min(counts) >= ENOUGH else "not enough runs"
     return "holds" if (interval.high < 0) == lower else "does not hold"
 
 

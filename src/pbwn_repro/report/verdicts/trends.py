@@ -47,7 +47,7 @@ def _growth(claim: Claim, criterion: Grows, row: str, begun: list[Column], grid:
         return Verdict(claim, outcome, None, None, None, counts, words + lost, title, against, place)
     interval = contrast([Moments.of(sample) for sample in samples], _GROWTH)
     change = f"{digits(abs(interval.difference))} points {'larger' if interval.difference > 0 else 'smaller'}"
-    seen = "No difference seen: the" if interval.contains_zero else "The"
+    seen = "No significant difference: the" if interval.contains_zero else "The"
     words = (
         f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
         f"({span(interval)}; Welch's test, {runs(counts)}){f': {NO_SPREAD}' if says_nothing(interval, counts) else ''}."
@@ -161,7 +161,7 @@ def _duel_in_words(duel: _Duel, stated: float) -> str:
     if duel.compared.interval is None:
         return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
     if duel.compared.interval.contains_zero:
-        found = f"no difference seen, {found}"
+        found = f"no significant difference, {found}"
     why = f": {NO_SPREAD}" if says_nothing(duel.compared.interval, duel.compared.counts) else ""
     return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}, {runs(duel.compared.counts)}){why}"
 

@@ -58,7 +58,7 @@ def sentence(
         return f"The {found} {how}: {NO_SPREAD}."
     if isinstance(criterion, Better | Higher):
         if compared.interval.contains_zero:
-            return f"No difference seen: the {found} {how}."
+            return f"No significant difference: the {found} {how}."
         return f"The {found} {how}."
     margin = digits(margin_of(criterion, level) if isinstance(criterion, Alike) else criterion.margin)
     ending = {

@@ -14,8 +14,9 @@ from pbwn_repro.report.writing.reading import CAUTIONS, RULES
 from pbwn_repro.report.writing.tables import best_settings, markdown
 
 _INTRODUCTION = """\
-Every number below comes from run folders; `pbwn report` makes this page from them. A cell shows ours, then the paper's
-number in italics. A verdict answers a claim of the paper with our runs at one scale:
+Every number in tables and verdicts comes from run folders; `pbwn report` makes this page from them. Remarks say where a
+number is from elsewhere. A cell shows ours, then the paper's number in italics. A verdict answers a claim of the paper
+with our runs at one scale:
 """
 _PAPER = """\
 The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
@@ -94,7 +95,7 @@ def title(section: Section) -> str:
 def _section(section: Section) -> Iterator[str]:
     yield f"## {title(section)}\n"
     yield f"{section.artefact.about}\n"
-    yield f"Protocol: {section.artefact.protocol}\n"
+    yield f"The paper's protocol: {section.artefact.protocol}\n"
     if section.table:
         yield f"{section.table.unit.capitalize()}; {section.table.ours}:\n"
         yield markdown(section.table)

@@ -31,7 +31,8 @@ def missing(report: Report) -> list[Missing]:
         for section in found:
             if section.missing:
                 cost = hours(section.missing_runs)
-                lines.append(Missing(name, f"{section.missing} of the runs", command(section), cost))
+                beside = "" if report.root.name == "runs" else f" --out {report.root.name}"
+                lines.append(Missing(name, f"{section.missing} of the runs", command(section) + beside, cost))
     return lines
 
 

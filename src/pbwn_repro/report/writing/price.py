@@ -8,14 +8,14 @@ from functools import cache
 
 from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
 from pbwn_repro.config import RunConfig, read_config
-from pbwn_repro.runs.effort import NetworkCost, effort, hours_at, network_cost
+from pbwn_repro.runs.effort import LAYER_SECONDS, NetworkCost, effort, network_cost
 
 TERAFLOPS = 10.0
-STEP_SECONDS = 0.003
 ASSUMPTION = (
-    f"GPU hours are the FLOPs of the runs at {TERAFLOPS:g} TFLOP/s, or {1000 * STEP_SECONDS:g} milliseconds a step "
-    "where that is more: a count, not a measurement. Large convolutions come near the one on a current GPU; small "
-    "networks, such as those of figure 2 and table 8, wait for the other."
+    f"GPU hours are the FLOPs of the runs at {TERAFLOPS:g} TFLOP/s, or {1000 * LAYER_SECONDS:g} milliseconds for each "
+    "layer in a step where that is more: a count, not a measurement. Large convolutions come near the one on a current "
+    "GPU; small networks and narrow deep ones, such as those of figure 2 and tables 3, 4 and 8, wait for the host that "
+    "starts their kernels: the other, which a slow processor may double."
 )
 
 
@@ -40,8 +40,7 @@ def hours(identities: Sequence[str]) -> str:
 @cache
 def _hours(identity: str) -> float:
     config = read_config(json.loads(identity))
-    work = effort(config, _network_cost(config))
-    return max(hours_at(work.flops, TERAFLOPS), work.steps * STEP_SECONDS / 3600)
+    return effort(config, _network_cost(config)).gpu_seconds(TERAFLOPS * 1e12) / 3_600
 
 
 def _network_cost(config: RunConfig) -> NetworkCost:

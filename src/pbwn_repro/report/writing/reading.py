@@ -9,10 +9,9 @@ from pbwn_repro.report.model import Outcome
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
     "named.",
-    "does not hold": "it lies on the other side, or beyond the margin; or it contains zero with three runs or more on "
-    "each side: no difference was seen; or runs of what the claim speaks for diverged.",
-    "not enough runs": "fewer than two runs on a side, none in a column that the claim speaks of, an interval too wide "
-    "to tell, or not the same settings searched on both sides.",
+    "does not hold": "it lies on the other side, or beyond the margin; or runs of what the claim speaks for diverged.",
+    "not enough runs": "the interval contains zero, or an edge of the margin: more runs may tell; fewer than two runs "
+    "on a side, none in a column that the claim speaks of, or not the same settings searched on both sides.",
 }
 CAUTIONS = (
     "A claim with several comparisons holds only if each of them does.",
