@@ -92,7 +92,7 @@ class Certificate:
                 found.append(f"{weight.name}: {_rows(weight.dead)} zero and cannot be projected")
             if not weight.held:
                 found.append(
-                    f"{weight.name}: replaced after attach, and no optimizer holds it: make a new one, and rebind"
+                    f"{weight.name}: replaced after attach, or taken from its optimizer: make a new one, and rebind"
                 )
             if not weight.in_model:
                 found.append(

@@ -16,7 +16,8 @@ class UnitNorm:
     """The sphere: every neuron's weights have norm `radius` (equation 3: ddiag(W Wᵀ) = I).
 
     `radius="initial"` gives each neuron the norm that it has when the constraint is attached, which is what a
-    pretrained model wants. A neuron that is zero or not finite at that moment has no norm to keep and stays free.
+    pretrained model wants. A neuron that is zero at that moment, not finite, or too small for all the digits of its
+    dtype, has no norm to keep and stays free.
 
     >>> UnitNorm().factors(torch.tensor([0.5, 4.0]))
     tensor([2.0000, 0.2500])
@@ -94,12 +95,17 @@ def _quotients(length: float | Tensor, norms: Tensor) -> Tensor:
     return (length if isinstance(length, Tensor) else torch.full_like(norms, length)) / norms
 
 
+def smallest_length(dtype: torch.dtype, fan_in: int) -> float:
+    """The norm of so many equal weights that are the smallest normal numbers of their dtype."""
+    return torch.finfo(dtype).tiny * math.sqrt(fan_in)
+
+
 def _misfit(what: str, length: float, dtype: torch.dtype, fan_in: int) -> str | None:
     """Weights of equal size have all their digits if each is a normal number of its dtype."""
     limits, name = torch.finfo(dtype), str(dtype).removeprefix("torch.")
     if length > limits.max:
         return f"{what} is beyond what {name} can hold"
-    if length < limits.tiny * math.sqrt(fan_in):
+    if length < smallest_length(dtype, fan_in):
         return f"{what} over {fan_in:,} weights is below what {name} can hold with all its digits"
     return None
 

@@ -71,7 +71,7 @@ def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
             members.append(meeting.pop(0))
             reach = max(reach, _end(tensors[members[-1]]))
         unit = min(tensors[index].element_size() for index in members)
-        owners = torch.zeros((reach - first) // unit, dtype=torch.int32)  # the last tensor that has each, from 1 up
+        owners = torch.zeros((reach - first) // unit, dtype=torch.int32, device="cpu")  # who has each last, from 1 up
         for index in members:
             tensor, units = tensors[index], tensors[index].element_size() // unit
             strides = [stride * units for stride in tensor.stride()]

@@ -18,12 +18,12 @@ from pbwn.axes import Axes
 from pbwn.backends import Backend
 from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
-from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.constraint import Constraint, MaxNorm, UnitNorm, smallest_length
 from pbwn.driver import Driver, moved_by, no_hooks
 from pbwn.naming import named_parameters
 from pbwn.projection import wide_dtype
 from pbwn.selection import ConstrainedWeight, Selection
-from pbwn.selector import held_by, select
+from pbwn.selector import held_by, select, would_constrain
 from pbwn.step_hooks import StepHooks
 from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
@@ -325,7 +325,8 @@ class NormProjection:
         if self.constraint == UnitNorm(radius="initial"):
             for weight in self.selection.constrained:
                 norms = neuron_norms(weight.tensor, weight.axes)
-                self._radii[weight.name] = norms.where(norms.isfinite(), 0)
+                has_radius = norms.isfinite() & (norms >= smallest_length(weight.tensor.dtype, weight.fan_in))
+                self._radii[weight.name] = norms.where(has_radius, 0)
             self._make_batches()
         if project:
             for driver in self._drivers:
@@ -333,17 +334,17 @@ class NormProjection:
                 driver.projected = True
 
     def _unconstrained(self) -> tuple[str, ...]:
-        """The weights that would be constrained now: they have been unfrozen, or given to an optimizer, since."""
-        waiting = {left.name for left in self.selection.left_alone if left.reason.untrained}
-        if not waiting:
-            return ()
+        """The weights that would be constrained now: unfrozen, given to an optimizer, untied or put in since."""
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
             served = {id(weight.found) for other in _attached for weight in other.selection.constrained}
         return tuple(
             named.name
             for named in named_parameters(self.model)
-            if named.name in waiting and named.parameter.requires_grad and id(named.parameter) in held - served
+            if named.parameter.requires_grad
+            and id(named.parameter) in held
+            and id(named.parameter) not in served
+            and would_constrain(self.selection, named)
         )
 
     def _whole_radii(self) -> dict[str, Tensor]:

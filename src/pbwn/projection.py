@@ -15,7 +15,8 @@ from pbwn.constraint import Constraint, UnitNorm
 def row_norms(weight: Tensor, axes: Axes) -> Tensor:
     """The norm of each neuron's weights, the square root of ddiag(W Wᵀ) in equation (3).
 
-    Dividing by the largest entry first keeps the squares from overflowing and underflowing.
+    Dividing by the largest entry first keeps the squares from overflowing and underflowing. They are added up by
+    torch's sum, whose rounding errors do not grow with the length of a dimension as those of its norm do.
 
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 1e-30]]), Axes((0,))).tolist()
     [5.0, 1.0000000031710769e-30]
@@ -26,8 +27,11 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
         return rows.new_zeros(rows.shape[: axes.neuron_dims])
     largest = rows.abs().amax(fan_in, keepdim=True)
     largest = largest.where(largest.isfinite() & (largest > 0), 1)
-    norms: Tensor = torch.linalg.vector_norm(rows / largest, dim=fan_in, keepdim=True) * largest
-    return norms.flatten(axes.neuron_dims).squeeze(-1)
+    squares = (rows / largest).square_()
+    for dim in sorted(fan_in, key=rows.size, reverse=True):
+        squares = squares.sum(dim, keepdim=True)
+    # Not by torch.sqrt: it uses threads, however few numbers there are, and a forked process waits for them for ever.
+    return (squares.rsqrt_().reciprocal_() * largest).flatten(axes.neuron_dims).squeeze(-1)
 
 
 def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:

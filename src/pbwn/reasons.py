@@ -61,14 +61,17 @@ def _obstacle(named: NamedParameter) -> Reason | None:
 
 
 def unsupported(named: NamedParameter) -> Reason | None:
-    """Say so where rows cannot be normalised in a weight's dtype, or the weight cannot be reached."""
+    """Say so where rows cannot be normalised in a weight's dtype or memory, or the weight cannot be reached."""
+    parameter = named.parameter
     if isinstance(named.module, torch.jit.ScriptModule):
         return _SCRIPTED
-    if named.parameter.layout is not torch.strided:
-        return Reason(f"layout {str(named.parameter.layout).removeprefix('torch.')} is not supported")
-    if named.parameter.dtype in SUPPORTED_DTYPES:
+    if parameter.layout is not torch.strided:
+        return Reason(f"layout {str(parameter.layout).removeprefix('torch.')} is not supported")
+    if any(count > 1 and stride == 0 for count, stride in zip(parameter.shape, parameter.stride(), strict=True)):
+        return Reason("expanded: several of its numbers are one in memory")
+    if parameter.dtype in SUPPORTED_DTYPES:
         return None
-    return Reason(f"dtype {str(named.parameter.dtype).removeprefix('torch.')} is not supported")
+    return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
 
 
 def _fitting(named: NamedParameter, axes: Axes | None, dims: int | None) -> Axes | Reason:

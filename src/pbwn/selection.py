@@ -58,15 +58,20 @@ class ConstrainedWeight:
         return self.axes.fan_in(self.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LeftAlone:
     """A parameter that is not constrained, and the reason."""
 
     name: str
-    layer: str
+    module: nn.Module
     shape: tuple[int, ...]
     reason: Reason
     others: tuple[str, ...] = ()  # the names of tied parameters beside the first
+
+    @property
+    def layer(self) -> str:
+        """The name of its layer's type."""
+        return type(self.module).__name__
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class _Selector:
             first, shape = tied[0], tuple(tied[0].parameter.shape)
             if isinstance(verdict, Reason):
                 others = tuple(named.name for named in tied[1:])
-                left_alone.append(LeftAlone(first.name, type(first.module).__name__, shape, verdict, others))
+                left_alone.append(LeftAlone(first.name, first.module, shape, verdict, others))
                 continue
             padding = _padding(tied) if verdict == Axes((0,)) else None
             for same in _by_object(tied):  # each has a gradient of its own
@@ -229,6 +229,16 @@ def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
     for named in tied:
         found.setdefault(id(named.parameter), []).append(named)
     return list(found.values())
+
+
+def would_constrain(selection: Selection, named: NamedParameter) -> bool:
+    """Whether a parameter that is trained now would be constrained: left alone because it was not, or new."""
+    for left in selection.left_alone:
+        place = (left.module, left.name.rpartition(".")[2])  # its name changes with layers that are put in or taken out
+        if named.name in (left.name, *left.others) or (named.module, named.attribute) == place:
+            return left.reason.untrained
+    is_weight = isinstance(axes_or_reason(named, "incoming", frozen_too=False), Axes)
+    return is_weight and not isinstance(named.module, (nn.Embedding, nn.EmbeddingBag))
 
 
 def held_by(optimizers: Iterable[Optimizer]) -> set[int]:

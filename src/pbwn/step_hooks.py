@@ -19,7 +19,7 @@ class StepHooks:
 
     With a closure the gradient appears inside the step, so the closure is wrapped. A step that an optimizer takes by
     calling its parent's step fires torch's hooks twice: only the outermost counts. A step that a gradient scaler
-    skipped inside a fused optimizer does not count.
+    skipped inside a fused optimizer does not count, nor one that torch takes to make an optimizer's state.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class StepHooks:
         if self._depth > 0 and _is_inside_step(optimizer):  # if not, a step inside this one raised
             return
         self._depth = 0
-        if not self._was_skipped(optimizer):
+        if not self._was_skipped(optimizer) and not _is_setting_up():
             self._on_step()
 
     def _was_skipped(self, optimizer: Optimizer) -> bool:
@@ -117,6 +117,22 @@ def _is_inside_step(optimizer: Optimizer) -> bool:
     """
     callers = islice(_steps_on_the_stack(), 1, None)
     return any(frame.f_locals.get("self") is optimizer for frame in callers)
+
+
+def _is_setting_up() -> bool:
+    """Whether the step is one of torch's own, with gradients and rates of zero.
+
+    `torch.distributed.checkpoint.state_dict` takes it to make the state of an optimizer that has none yet, before it
+    reads or writes a checkpoint.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    maker = getattr(module, "_init_optim_state", None)
+    if maker is None:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not maker.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _steps_on_the_stack() -> Iterator[FrameType]:

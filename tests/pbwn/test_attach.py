@@ -899,6 +899,67 @@ def test_weights_that_another_projection_keeps_are_not_named():
     assert second.check().ok
 
 
+def test_a_layer_that_is_put_in_later_is_named():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    model.insert(1, nn.Linear(8, 8))
+    model.append(nn.Embedding(4, 4))
+    assert projection.check().ok  # no optimizer trains them
+    optimizer.add_param_group({"params": [*model[1].parameters(), *model[-1].parameters()]})
+    assert projection.check().unconstrained == ("1.weight",)
+
+
+def test_a_weight_that_is_untied_later_is_named():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    model[1].weight = nn.Parameter(model[0].weight.detach() * 3)
+    optimizer.add_param_group({"params": [model[1].weight]})
+    assert projection.check().unconstrained == ("1.weight",)
+
+
+def test_an_expanded_weight_is_left_alone():
+    model, _ = make()
+    model[2].weight = nn.Parameter(torch.randn(1, 8).expand(8, 8))
+    selection = pbwn.select(model)
+    [left] = [left for left in selection.left_alone if left.name == "2.weight"]
+    assert str(left.reason) == "expanded: several of its numbers are one in memory"
+    with pytest.raises(ValueError, match="expanded: several of its numbers"):
+        pbwn.select(model, axes={"2.weight": (0,)})
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-41), (torch.float16, 1e-7)])
+def test_a_neuron_too_small_for_its_dtype_has_no_radius_to_keep(dtype, size, backend):
+    model = make_model().to(dtype)
+    with torch.no_grad():
+        model[0].weight[1] = size
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(
+        model, optimizer, constraint=pbwn.UnitNorm("initial"), backend="torch" if dtype == torch.float16 else backend
+    )
+    assert projection.state_dict()["radii"]["0.weight"][1] == 0
+    with torch.no_grad():
+        model[0].weight *= 3
+    projection.project()
+    assert projection.check().ok
+    assert (model[0].weight[1] > size).all()
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+def test_a_gradient_of_another_shape_is_torch_s_error_and_nothing_is_written(backend):
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, gradient="riemannian", backend=backend)
+    whole = torch.ones(32, 6)
+    model[0].weight.grad = whole[:8]
+    model[0].weight.data = torch.randn(16, 6)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        optimizer.step()
+    assert (whole == 1).all()
+    projection.detach()
+
+
 def test_a_weight_that_is_given_to_the_optimizer_later_is_named():
     model = make_model()
     optimizer = torch.optim.SGD([*model[0].parameters(), *model[4].parameters()], lr=0.1)

@@ -70,6 +70,28 @@ def test_rows_of_equal_numbers_of_awkward_lengths_stay_nearly_as_near(backend, r
     assert units_in_last_place(entry.tensor[:, :1], expected) <= units
 
 
+@pytest.mark.parametrize(("backend", "units"), [("torch", 20), ("numba", 4)])
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+def test_rows_with_an_entry_that_swallows_the_others_stay_near(backend, units, axes):
+    generator = torch.Generator().manual_seed(0)
+    for length in (64, 144, 288, 576, 768, 2048, 4608):
+        rows = (0.5 + torch.rand(400, 1, generator=generator) / 2).repeat(1, length)
+        rows[:, 0] *= torch.exp2(11 * torch.rand(400, generator=generator))
+        entry = constrained(rows.clone() if axes == Axes((0,)) else rows.t().contiguous(), axes)
+        Batch([entry], UNIT, backend=backend).project_()
+        expected = rows.double() / rows.double().square().sum(1, keepdim=True).sqrt()
+        assert units_in_last_place(axes.rows(entry.tensor), expected) <= units, length
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_initial_radii_beyond_float32_s_reach_of_a_small_row_write_no_infinity(backend):
+    weight = torch.randn(4, 30, generator=torch.Generator().manual_seed(0))
+    entry = constrained(weight * 1e-10, Axes((0,)))
+    radii = {entry.name: torch.full((4,), 1e30, dtype=torch.float64)}
+    Batch([entry], pbwn.UnitNorm("initial"), radii, backend=backend).project_()
+    torch.testing.assert_close(entry.tensor.double().norm(dim=1), torch.full((4,), 1e30, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("radius", [1e-37, 1e-20, 1e20, 1e37])
 @pytest.mark.parametrize("scale", [1e-10, 1.0, 1e10])

@@ -1,5 +1,7 @@
 """The reference and the fast path against plain loops in float64, over layers, strides, dtypes and extreme values."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -97,6 +99,17 @@ def test_max_norm_shortens_long_rows_and_leaves_the_others_bit_for_bit(path):
     assert not inside.all()
     assert torch.equal(weight[inside], before[inside])
     torch.testing.assert_close(weight[~inside].norm(dim=1), torch.full((int((~inside).sum()),), 2.0))
+
+
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+@pytest.mark.parametrize("length", [4_096, 300_000])
+def test_norms_of_long_rows_are_right_to_the_last_digits(axes, length):
+    """Rounding errors of equal numbers beside a larger one all have one sign."""
+    row = [0.31] + [0.1] * (length - 1)
+    weight = torch.tensor([row, row], dtype=torch.float64)
+    found = row_norms(weight if axes == Axes((0,)) else weight.t().contiguous(), axes)
+    expected = math.sqrt(math.fsum(number * number for number in row))
+    assert found.tolist() == pytest.approx([expected] * 2, rel=1e-15)
 
 
 @pytest.mark.parametrize("limit", [2.0, 49.0, 0.7, 1e-3])

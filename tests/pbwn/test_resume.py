@@ -227,3 +227,36 @@ def test_a_state_without_the_radii_of_a_weight_is_refused():
     del state["radii"]["hidden.2.weight"]
     with pytest.raises(ValueError, match=r"no radii for hidden\.2\.weight"):
         run.projection.load_state_dict(state)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_steps_that_torch_takes_to_make_an_optimizer_s_state_do_not_count(every):
+    """Its functions for checkpoints take one with zero gradients and rates where an optimizer has no state yet."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    run = Run(torch.optim.AdamW, every=every)
+    run.attach()
+    run.train(range(5))
+    weights, projected = copy.deepcopy(run.model.state_dict()), run.projection.state_dict()
+    optimizer = copy.deepcopy(get_optimizer_state_dict(run.model, run.optimizer))
+    resumed = Run(torch.optim.AdamW, every=every)
+    resumed.attach(projected)
+    resumed.model.load_state_dict(weights)
+    set_optimizer_state_dict(resumed.model, resumed.optimizer, optimizer)
+    assert resumed.projection.state_dict()["steps"] == [5]
+    for name, weight in resumed.model.state_dict().items():
+        assert torch.equal(weight, weights[name]), name
+
+
+def test_saving_an_optimizer_without_state_is_no_step():
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    run = Run(torch.optim.SGD, every=3)
+    run.attach()
+    run.train(range(2))
+    run.optimizer.zero_grad()
+    before = copy.deepcopy(run.model.state_dict())
+    get_state_dict(run.model, run.optimizer)
+    assert run.projection.state_dict()["steps"] == [2]
+    for name, weight in run.model.state_dict().items():
+        assert torch.equal(weight, before[name]), name

@@ -31,7 +31,6 @@ KIND, WEIGHT, OFFSET, COUNT, STRIDE, OUTER, OUTER_STRIDE, INNER, INNER_STRIDE, N
 # The kinds of task: the weights of a neuron lie side by side; they do in blocks; the neurons do; none of these.
 ROWS, BLOCKS, COLUMNS, STRIDED = range(4)
 MOST_COLUMNS = 1024  # neurons that are worked on together, with their sums on the stack
-BLOCK = 512  # sums are formed in blocks, so that rounding does not grow with the length of a row
 LANES = 32  # so many sums are formed side by side where there are enough numbers; the rest would be added one by one
 FLOAT32, FLOAT64, BFLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
 

@@ -11,7 +11,6 @@ from numba import carray
 
 from pbwn.backends.numba_kernels import (
     BFLOAT16,
-    BLOCK,
     BLOCKS,
     COLUMNS,
     COUNT,
@@ -47,6 +46,9 @@ from pbwn.backends.numba_kernels import (
     take_next,
 )
 
+# So few squares are added up in float32 that the largest of them does not swallow the others: with 32 sums side by
+# side, four in each. Blocks of 512 are 5 to 8 percent faster, and up to eight units in the last place off.
+_BLOCK, _BLOCK_OF_DOUBLES = 128, 1024
 _FEW_BYTES = 16 * 1024  # rows that are worked on together should stay in the first cache
 # Sums of squares within these bounds are right in float32 and in float64; beyond, they may have lost digits.
 _SAFE_SQUARES = 1e-24, 1e36
@@ -58,9 +60,10 @@ def _sum_of_squares(row: Any, zero: Any) -> float:
     """The sum of squares, each block of it in the type of `zero`, the blocks and what is left over in float64."""
     total = 0.0
     even = row.size // LANES * LANES
-    for first in range(0, even, BLOCK):
+    block = _BLOCK if row.itemsize < 8 else _BLOCK_OF_DOUBLES
+    for first in range(0, even, block):
         part = zero
-        for index in range(first, min(first + BLOCK, even)):
+        for index in range(first, min(first + block, even)):
             value = converted(row[index], zero)
             part += value * value
         total += part

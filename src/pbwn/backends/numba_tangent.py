@@ -11,7 +11,6 @@ from numba import carray
 
 from pbwn.backends.numba_kernels import (
     BFLOAT16,
-    BLOCK,
     COLUMNS,
     COUNT,
     FLOAT32,
@@ -45,6 +44,7 @@ from pbwn.backends.numba_kernels import (
     take_next,
 )
 
+_BLOCK = 512  # sums are formed in blocks, so that rounding does not grow with the length of a row
 _SAFE_DOUBLES = 1e-280, 1e280  # sums of squares within these bounds are right in float64
 
 
@@ -52,9 +52,9 @@ _SAFE_DOUBLES = 1e-280, 1e280  # sums of squares within these bounds are right i
 def _sums_of_products(row: Any, slopes: Any) -> tuple[float, float]:
     """The square of a row, and its inner product with its gradient."""
     total, dot = 0.0, 0.0
-    for first in range(0, row.size, BLOCK):
+    for first in range(0, row.size, _BLOCK):
         total_part, dot_part = 0.0, 0.0
-        for index in range(first, min(first + BLOCK, row.size)):
+        for index in range(first, min(first + _BLOCK, row.size)):
             value = converted(row[index], 0.0)
             total_part += value * value
             dot_part += value * converted(slopes[index], 0.0)

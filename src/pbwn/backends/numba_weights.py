@@ -87,7 +87,7 @@ class NumbaWeights:
             gradient = tensor.grad
             if gradient is None:
                 pointers.append(0)
-            elif is_laid_out(gradient, stride, self._dtype, self._device):
+            elif is_laid_out(gradient, tensor.shape, stride, self._dtype, self._device):
                 pointers.append(gradient.data_ptr())
                 written.append(gradient)
             else:

@@ -34,10 +34,13 @@ class ReferenceWeights:
             tangent_gradient_(tensor, axes, radii)
 
 
-def is_laid_out(gradient: Tensor, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a gradient lies in the memory of this device with these strides and this dtype."""
+def is_laid_out(
+    gradient: Tensor, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> bool:
+    """Whether a gradient lies in the memory of this device with this shape, these strides and this dtype."""
     return (
         gradient.layout is torch.strided
+        and gradient.shape == shape
         and gradient.stride() == stride
         and gradient.dtype == dtype
         and gradient.device == device

@@ -66,7 +66,7 @@ class TorchWeights:
         gradients = []
         for (tensor, axes, radii), stride in zip(self._weights, self._strides, strict=True):
             gradient = tensor.grad
-            if gradient is None or not is_laid_out(gradient, stride, self._dtype, tensor.device):
+            if gradient is None or not is_laid_out(gradient, tensor.shape, stride, self._dtype, tensor.device):
                 tangent_gradient_(tensor, axes, radii)
                 gradient = None
             gradients.append(gradient)
@@ -159,7 +159,9 @@ class _Group:
         given = [rows.radii.flatten() for rows in members if rows.radii is not None]
         self._radii = torch.cat(given).to(torch.float64) if given else None
         length = constraint.length
-        self._is_usual = length == "initial" or _SAFE[dtype][0] <= length <= _SAFE[dtype][1]
+        lengths = self._radii if length == "initial" else torch.tensor([length], dtype=torch.float64, device="cpu")
+        low, high = _SAFE[dtype]
+        self._is_usual = lengths is None or bool(((lengths == 0) | (lengths >= low) & (lengths <= high)).all())
 
     def project_(self) -> None:
         """Norms of all rows, what all neurons are multiplied by at once, then the products."""

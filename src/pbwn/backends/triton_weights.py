@@ -82,7 +82,8 @@ class TritonWeights:
         pointers, written = [], []
         for tensor, axes, radii in self._weights:
             gradient = tensor.grad
-            if gradient is not None and is_laid_out(gradient, tensor.stride(), self._dtype, self._device):
+            fits = (tensor.shape, tensor.stride(), self._dtype, self._device)
+            if gradient is not None and is_laid_out(gradient, *fits):
                 pointers.append(gradient.data_ptr())
                 written.append(gradient)
             else:
