@@ -47,7 +47,7 @@ from pbwn.backends.numba_kernels import (
 )
 
 # So few squares are added up in float32 that the largest of them does not swallow the others: with 32 sums side by
-# side, four in each. Blocks of 512 are 5 to 8 percent faster, and up to eight units in the last place off.
+# side, four in each. Blocks of 512 are 3 to 8 percent faster, and up to eight units in the last place off.
 _BLOCK, _BLOCK_OF_DOUBLES = 128, 1024
 _FEW_BYTES = 16 * 1024  # rows that are worked on together should stay in the first cache
 # Sums of squares within these bounds are right in float32 and in float64; beyond, they may have lost digits.

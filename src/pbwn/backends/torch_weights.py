@@ -21,8 +21,8 @@ from pbwn.backends.reference_weights import is_laid_out, tangent_gradient_
 from pbwn.constraint import Constraint, UnitNorm
 from pbwn.layout import Whereabouts
 
-# How many squares float32 adds up within two units in the last place; within six in the worst case, equal numbers
-# whose rounding errors all have one sign.
+# How many squares float32 adds up within two units in the last place; within six where all are equal, so that rounding
+# errors have one sign, and within 17 where one that is many times as large as these swallows part of each.
 _LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
 _GROUP_BYTES = 12 * 1024 * 1024  # a group is scaled while it is in a cache
