@@ -13,7 +13,7 @@ KEPT = ("config.json", "environment.json", "metrics.jsonl", "timing.jsonl", "div
 
 @dataclass
 class Archived:
-    """What was done: folders newly kept, those that were there, those that are not finished, and all kept bytes."""
+    """What was done: folders newly kept, those that were there, those that are not finished, and the bytes of all."""
 
     new: int = 0
     known: int = 0
@@ -48,7 +48,7 @@ def archive(runs: Path, target: Path) -> Archived:
                 if (source.path / name).exists():
                     write_atomically(kept.path / name, (source.path / name).read_bytes())
             done.new += 1
-    done.bytes = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    done.bytes = sum(path.stat().st_size for name in KEPT for path in target.rglob(name))  # a report may be there too
     return done
 
 

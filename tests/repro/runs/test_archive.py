@@ -33,7 +33,9 @@ def test_finished_runs_are_kept_without_checkpoints_and_weights(runs, tmp_path):
         *(f"table-3/short/diverged/{name}.json" for name in ("config", "environment", "diverged")),
         "table-3/short/diverged/metrics.jsonl",
     }
-    assert done.bytes < 1000
+    assert 0 < done.bytes < 1000
+    (tmp_path / "results" / "report.html").write_bytes(bytes(1000))
+    assert archive(runs, tmp_path / "results").bytes == done.bytes
 
 
 def test_keeping_again_adds_what_is_new(runs, tmp_path):
