@@ -23,7 +23,9 @@ def test_it_ends_with_the_table_and_the_path_of_the_report(out, capsys):
         [row] = [line for line in printed.splitlines() if line.startswith(f"│ {method} ")]
         assert row.count("(1)") == 2  # runs of the loss and of the error
     assert printed.splitlines()[-1] == f"Report: {out / 'report.html'}"
-    assert "handwritten digits" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "handwritten digits" in page
+    assert "<summary>Protocol" in page  # its own, not the paper's
 
 
 def test_called_again_it_makes_nothing_anew(out):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.collecting.notes import machine
 from pbwn_repro.report.model import Report, Section, Verdict
 from pbwn_repro.report.verdicts.wording import digits
@@ -92,10 +93,15 @@ def title(section: Section) -> str:
     return f"{heading(section.artefact.name)}: {section.artefact.title} (scale {section.scale}{variant})"
 
 
+def protocol(section: Section) -> str:
+    """What a section's protocol is called: the demo has one of its own."""
+    return "The paper's protocol" if section.artefact.name in ARTEFACTS else "Protocol"
+
+
 def _section(section: Section) -> Iterator[str]:
     yield f"## {title(section)}\n"
     yield f"{section.artefact.about}\n"
-    yield f"The paper's protocol: {section.artefact.protocol}\n"
+    yield f"{protocol(section)}: {section.artefact.protocol}\n"
     if section.table:
         yield f"{section.table.unit.capitalize()}; {section.table.ours}:\n"
         yield markdown(section.table)

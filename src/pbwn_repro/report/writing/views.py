@@ -11,7 +11,7 @@ from pbwn_repro.report.drawing.palette import own_stroke
 from pbwn_repro.report.drawing.surfaces import of_surfaces
 from pbwn_repro.report.model import Report, Section, Table
 from pbwn_repro.report.writing.forest import decided
-from pbwn_repro.report.writing.markdown import heading
+from pbwn_repro.report.writing.markdown import heading, protocol
 from pbwn_repro.report.writing.missing import command
 from pbwn_repro.report.writing.tables import best_settings
 
@@ -56,6 +56,7 @@ def view(section: Section) -> dict[str, Any]:
         "setting": ", ".join(
             [f"{section.scale} scale", *(f"{name} = {value}" for name, value in section.variant.items())]
         ),
+        "protocol": protocol(section),
         "claims": decided(section),
         "own_notes": [note for note in section.notes if note not in section.artefact.departures],
         "figures": shown,
