@@ -25,7 +25,7 @@ from pbwn.layout import Whereabouts
 # errors have one sign, and within 17 where one that is many times as large as these swallows part of each.
 _LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
-_GROUP_BYTES = 12 * 1024 * 1024  # a group is scaled while it is in a cache
+_GROUP_BYTES = 6 * 1024 * 1024  # a group is scaled while it is in a cache; smaller ones take more calls
 _UNIT = UnitNorm()
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 
