@@ -20,7 +20,8 @@ FIGURE_1 = MeasuredArtefact(
     "scaled by alpha and 1 / alpha, and after projection; the Hessian's condition number over alpha.",
     protocol="Squared loss; Hessians in closed form and by automatic differentiation in float64.",
     departures=(
-        "The paper names no loss and no data for its figure: here it is the squared loss, the best model is y = x.",
+        "The paper names no loss, data or weights for its figure: here it is the squared loss, the best model is "
+        "y = x, and the weights of equal magnitude are w1 = w2 = 0.9.",
         "At a minimum the Hessian is singular for every alpha, because the minima form a curve: condition numbers are "
         "those of a point beside it, at a minimum the largest eigenvalue is shown instead.",
     ),

@@ -68,7 +68,7 @@ def _section(console: Console, section: Any, out: Path) -> None:
         cells = {place: texts(cell)[: 1 + below] for place, cell in section.table.cells.items()}
         _print_table(console, words, section.table.rows, section.table.columns, cells)
         if chosen := best_settings(section.table):
-            console.print(f"Best settings: {'; '.join(chosen)}", highlight=False)
+            console.print(f"Settings of these runs: {'; '.join(chosen)}", highlight=False)
     for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
         console.print(f"\n[italic]“{escape(claim.quote)}”[/italic]", highlight=False)
         for verdict in section.verdicts:

@@ -45,7 +45,7 @@ _FIGURE_2 = (
         "optimize neural networks over Oblique manifold, which can alleviate the ill-conditioned problem",
         "the training loss, averaged over the run, is lower than Normal's",
         Better(("pbwn-riem", "pbwn"), ("normal",), "mean_training_loss"),
-        remark="The text does not say that the curves of figure 2a differ from Normal's; the figure shows it.",
+        remark="The paper says this of the method; of Normal's curve in figure 2a its text says nothing.",
     ),
     Claim(
         "figure-2a-alike",

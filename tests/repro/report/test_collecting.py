@@ -119,7 +119,7 @@ def test_a_search_that_is_not_complete_says_so(tmp_path):
     wanted = plans("figure-2a", method="pbwn", sizes="paper")
     for plan in wanted[:4]:
         write_run(tmp_path, plan)
-    words = "The search is not complete: 4 of 5 settings have runs, in the cell that has fewest."
+    words = "The search is not complete: of the cells that have runs, one has 4 of 5 settings."
     assert words in section(collect(tmp_path), "figure-2a").notes
     write_run(tmp_path, wanted[4])
     assert words not in section(collect(tmp_path), "figure-2a").notes

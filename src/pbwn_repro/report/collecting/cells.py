@@ -51,17 +51,17 @@ class Cells:
         chosen = self._all.get((row, column.value))
         return chosen.values(MEASURES[column.measure]) if chosen else {}
 
-    def columns(self, measure: Measure) -> tuple[Column, ...]:
+    def columns(self, measure: Measure, *, at_one_setting: bool = False) -> tuple[Column, ...]:
         """Where a claim is looked at.
 
-        In a table that is its columns, as far as the scale has them; in a figure the best settings, then the paper's
-        own.
+        In a table that is its columns, as far as the scale has them; in a figure the best settings, which may differ
+        between rows, then the paper's own.
         """
         if self.layout.paper:
             made = {str(value) for axis in self.protocol.with_role("column") for value in axis.values}
             return tuple(column for column in self.layout.columns if column.value in made or not made)
         own = (Column(self.stated.value, self.stated.value, measure),) if self.stated.runs else ()
-        return (Column("", measure=measure), *own)
+        return own if own and at_one_setting else (Column("", measure=measure), *own)
 
     def diverged(self, row: str, column: Column) -> int:
         """How many runs of a cell's setting diverged."""

@@ -74,7 +74,7 @@ def _searched(cells: Cells) -> list[str]:
     least = min((len(chosen.tried) for chosen in cells.chosen.values()), default=possible)
     if least == possible:
         return []
-    return [f"The search is not complete: {least} of {possible} settings have runs, in the cell that has fewest."]
+    return [f"The search is not complete: of the cells that have runs, one has {least} of {possible} settings."]
 
 
 def _diverged(cells: Cells, runs: Sequence[Labelled]) -> list[str]:

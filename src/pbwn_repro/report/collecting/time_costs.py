@@ -77,7 +77,11 @@ def _notes(result: Mapping[str, Any]) -> tuple[str, ...]:
     """What the times depend on: the batches, and what else the machine was doing."""
     parts = list(result["networks"].values())
     batches = " and ".join(str(size) for size in sorted({part["batch_size"] for part in parts}))
-    found = [f"Timed with batches of {batches}."]
+    found = [
+        f"Timed with batches of {batches}.",
+        "Percentages are medians of ratios within a round, hours are medians of times: on a noisy machine, the ones do "
+        "not follow from the others.",
+    ]
     load, cores = (parts[0]["machine"].get(name) for name in ("load before", "cores"))
     if load is not None and cores:
         busy = ": other programs were running, which widens the intervals" if load > 0.75 * cores else ""

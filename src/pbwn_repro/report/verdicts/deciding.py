@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -48,15 +48,24 @@ def _on(claim: Claim, grid: Grid) -> Iterator[Verdict]:
 def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], grid: Grid) -> Iterator[Verdict]:
     """A verdict for each pair in each column that has runs, and one for all columns that have none."""
     rows = {row for pair in pairs for row in pair}
-    columns = grid.columns(criterion.measure)
+    columns = grid.columns(criterion.measure, at_one_setting=isinstance(criterion, Alike))
     begun = [column for column in columns if any(grid.has_runs(row, column) for row in rows)]
-    for column in begun:
-        for row, against in pairs:
-            yield _compare(claim, criterion, row, against, column, grid)
+    compared = (_compare(claim, criterion, *pair, column, grid) for column in begun for pair in pairs)
+    yield from _distinct(compared)
     left = ", ".join(column.title for column in columns if column not in begun)
     if begun and left:
         words = f"No runs yet at {left}, of which the claim speaks too."
         yield replace(undecided(claim, words), column=left)
+
+
+def _distinct(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Without those that repeat one: where the paper's setting is the best of ours too, the runs are the same."""
+    seen = set()
+    for verdict in verdicts:
+        said = (verdict.row, verdict.against, verdict.outcome, verdict.difference, verdict.low, verdict.high)
+        if verdict.difference is None or said not in seen:
+            seen.add(said)
+            yield verdict
 
 
 def _compare(

@@ -26,8 +26,8 @@ class Grid(Protocol):
 
     layout: Layout
 
-    def columns(self, measure: Measure) -> tuple[Column, ...]:
-        """Where a claim that counts this is looked at."""
+    def columns(self, measure: Measure, *, at_one_setting: bool = False) -> tuple[Column, ...]:
+        """Where a claim that counts this is looked at; `at_one_setting` only where rows have the same one."""
 
     def values(self, row: str, column: Column) -> Values:
         """What the runs of a cell gave, by seed."""

@@ -27,7 +27,7 @@ def whole(report: Report) -> str:
     """The report: all verdicts, then each section, then what was not run and what was left out."""
     parts = ["# Results\n", _INTRODUCTION]
     parts += [*(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), "", f"{' '.join(CAUTIONS)} {_PAPER}\n"]
-    parts += [f"Made on {place}.\n" for place in hardware(report)]
+    parts += [f"{hardware(report)}\n"]
     if any(section.verdicts for section in report.sections):
         parts += ["## The paper's claims\n", overview(report)]
     for section in report.sections:
@@ -42,7 +42,7 @@ def whole(report: Report) -> str:
 def overview(report: Report) -> str:
     """A line for each verdict: claim, comparison, outcome, interval, runs, scale."""
     lines = [
-        "| claim | comparison | verdict | difference, 95 % interval | runs | scale | paper |",
+        "| claim | comparison | verdict | difference, 95 % interval | n | scale | paper |",
         "|---|---|---|---:|---:|---|---:|",
     ]
     for section in report.sections:
@@ -52,8 +52,8 @@ def overview(report: Report) -> str:
 
 
 def summary(report: Report) -> str:
-    """A line for each claim of the paper: what all comparisons together say, how many they are, runs, scale."""
-    lines = ["| the paper's claim, as tested | verdict | comparisons | runs | scale |", "|---|---|---|---:|---|"]
+    """A line for each claim of the paper: what its comparisons say together, their number, n, and the scale."""
+    lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
     for section in report.sections:
         for claim in [] if section.variant else decided(section):
             sides = [count for verdict in claim.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
@@ -94,8 +94,8 @@ def title(section: Section) -> str:
 
 
 def protocol(section: Section) -> str:
-    """What a section's protocol is called: the demo has one of its own."""
-    return "The paper's protocol" if section.artefact.name in ARTEFACTS else "Protocol"
+    """What a section's protocol is called: that of the demo has no scales."""
+    return "Protocol at paper scale" if section.artefact.name in ARTEFACTS else "Protocol"
 
 
 def _section(section: Section) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _section(section: Section) -> Iterator[str]:
         yield f"{section.table.unit.capitalize()}; {section.table.ours}:\n"
         yield markdown(section.table)
         if chosen := best_settings(section.table):
-            yield f"Best settings: {'; '.join(chosen)}.\n"
+            yield f"Settings of these runs: {'; '.join(chosen)}.\n"
     for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
         verdicts = [verdict for verdict in section.verdicts if verdict.claim == claim]
         yield f"> “{claim.quote}”\n"
@@ -147,6 +147,10 @@ def _interval(difference: float | None, low: float | None, high: float | None) -
     return f"{digits(difference)} [{digits(low)}, {digits(high)}]"
 
 
-def hardware(report: Report) -> list[str]:
-    """What the runs were made on, each machine once."""
-    return sorted({machine(environment) for section in report.sections for environment in section.environments})
+def hardware(report: Report) -> str:
+    """What the runs were made on: each machine once, with what was made there."""
+    made: dict[str, dict[str, None]] = {}
+    for section in report.sections:
+        for environment in section.environments:
+            made.setdefault(machine(environment), {})[heading(section.artefact.name)] = None
+    return "\n".join(f"Made on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
