@@ -30,8 +30,7 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
     squares = (rows / largest).square_()
     for dim in sorted(fan_in, key=rows.size, reverse=True):
         squares = squares.sum(dim, keepdim=True)
-    # Not by torch.sqrt: it uses threads, however few numbers there are, and a forked process waits for them for ever.
-    return (squares.rsqrt_().reciprocal_() * largest).flatten(axes.neuron_dims).squeeze(-1)
+    return (roots(squares) * largest).flatten(axes.neuron_dims).squeeze(-1)
 
 
 def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
@@ -113,6 +112,14 @@ def subtract_rows_(gradient: Tensor, weight: Tensor, axes: Axes, coefficients: T
 def wide_dtype(weight: Tensor) -> torch.dtype:
     """float64, or float32 on MPS, which has no float64."""
     return torch.float32 if weight.device.type == "mps" else torch.float64
+
+
+def roots(squares: Tensor) -> Tensor:
+    """The square roots of numbers in float64.
+
+    Not by torch.sqrt: it uses threads, however few numbers there are, and a forked process waits for them for ever.
+    """
+    return squares.rsqrt().reciprocal_()
 
 
 def _per_row(values: Tensor, rows: Tensor) -> Tensor:

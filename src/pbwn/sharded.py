@@ -126,7 +126,7 @@ class Shard:
     def norms(self) -> Tensor:
         """The part's contribution to the norm of each neuron."""
         norms = projection.row_norms(self.part, self.axes)
-        return norms if self.blocks is None else self._per_block(norms.square()).sqrt()
+        return norms if self.blocks is None else projection.roots(self._per_block(norms.square()))
 
     def dots(self, gradient: Tensor) -> Tensor:
         """The part's contribution to the inner product of each neuron's weights with their gradient."""

@@ -70,6 +70,17 @@ def test_rows_of_equal_numbers_of_awkward_lengths_stay_nearly_as_near(backend, r
     assert units_in_last_place(entry.tensor[:, :1], expected) <= units
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("length", [27, 61, 79, 157, 239, 253, 256, 270, 364, 707, 709, 768])
+def test_of_ten_thousand_random_rows_none_is_more_than_four_units_off(backend, length):
+    """One in some thousand was, where the length is no multiple of eight."""
+    weight = torch.randn(10_000, length, generator=torch.Generator().manual_seed(length))
+    entry = constrained(weight.clone(), Axes((0,)))
+    Batch([entry], UNIT, backend=backend).project_()
+    expected = weight.double() / weight.double().square().sum(1, keepdim=True).sqrt()
+    assert units_in_last_place(entry.tensor, expected) <= 4
+
+
 @pytest.mark.parametrize(("backend", "units"), [("torch", 20), ("numba", 4)])
 @pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
 def test_rows_with_an_entry_that_swallows_the_others_stay_near(backend, units, axes):

@@ -25,6 +25,9 @@ from pbwn.layout import Whereabouts
 # errors have one sign, and within 17 where one that is many times as large as these swallows part of each.
 _LONGEST_PIECE, _MOST_PIECES = 256, 32
 _SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
+# Torch adds up eight numbers side by side and those left over one by one, each rounded to the whole sum. That takes one
+# in some thousand rows beyond four units in the last place, unless they are very short or cut into several pieces.
+_LANES, _FEW, _FEW_PIECES = 8, 32, 4
 _GROUP_BYTES = 6 * 1024 * 1024  # a group is scaled while it is in a cache; smaller ones take more calls
 _UNIT = UnitNorm()
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
@@ -107,7 +110,7 @@ def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], obje
     """What writes the norms of rows.
 
     A row that is too long to be added up in float32 is cut into pieces that lie together in memory. Where there are no
-    such pieces, torch's sum of the squares is both faster and more exact.
+    such pieces, or only few and with numbers left over, torch's sum of the squares is more exact.
     """
     fan_in = sorted(range(neuron_dims, rows.ndim), key=rows.stride, reverse=True)
     row = rows.permute(*range(neuron_dims), *fan_in)
@@ -117,12 +120,13 @@ def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], obje
         together *= row.shape[first]
     count = prod(row.shape[neuron_dims:])
     dtype = None if norms.dtype == rows.dtype else norms.dtype
-    if together == count <= _LONGEST_PIECE:
-        return partial(vector_norm, row, 2, tuple(range(neuron_dims, row.ndim)), dtype=dtype, out=norms)
+    whole = together == count <= _LONGEST_PIECE
     lengths = [length for length in range(_SHORTEST_PIECE, _LONGEST_PIECE + 1) if together % length == 0]
-    if not lengths:
+    length = count if whole else max(lengths, key=lambda length: (length % _LANES == 0, length), default=0)
+    if length == 0 or (length % _LANES and _FEW < count < _FEW_PIECES * length):
         return partial(_measure_by_squares, rows, neuron_dims, norms)
-    length = max(lengths, key=lambda length: (length % 8 == 0, length))  # torch adds up eight numbers side by side
+    if whole:
+        return partial(vector_norm, row, 2, tuple(range(neuron_dims, row.ndim)), dtype=dtype, out=norms)
     pieces = partial(vector_norm, row.flatten(first).unflatten(first, (-1, length)), 2, -1, dtype=dtype)
     left = tuple(range(neuron_dims, first + 1))
     if count // length <= _MOST_PIECES:
@@ -135,7 +139,7 @@ def _measure_by_squares(rows: Tensor, neuron_dims: int, norms: Tensor) -> None:
     squares = rows.to(norms.dtype).square()
     for dim in sorted(range(neuron_dims, rows.ndim), key=rows.size, reverse=True):
         squares = squares.sum(dim, keepdim=True)
-    torch.sqrt(squares.view(norms.shape), out=norms)
+    norms.copy_(projection.roots(squares.view(norms.shape).to(torch.float64)))
 
 
 class _Group:
