@@ -33,6 +33,7 @@ LAYERS = [
     "backends.forking",
     "backends.reference_weights",
     "backends.sharded_weights",
+    "backends.torch_norms",
     "backends.torch_weights",
     "backends.numba_kernels",
     "backends.numba_projection",

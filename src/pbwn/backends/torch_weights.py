@@ -1,36 +1,27 @@
-"""The path that needs torch alone: kept views of the weights, norms into a buffer, products of many weights at once.
+"""The path that needs torch alone: kept views of the weights, and what is done to many weights at once.
 
 Norms are computed in the weights' own precision (half precision in float32) and are right within `_SAFE`, where no
-square overflows or loses digits; a chunk of rows with a norm outside goes through `projection`.
+square overflows or loses digits; a weight with a row outside goes through `projection`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import prod
 
 import torch
 from torch import Tensor
-from torch.linalg import vector_norm
 
 from pbwn import projection
 from pbwn.axes import Axes
 from pbwn.backends.reference_weights import is_laid_out, tangent_gradient_
+from pbwn.backends.torch_norms import InverseNorms, Rows
 from pbwn.constraint import Constraint, UnitNorm
 from pbwn.layout import Whereabouts
 
-# How many squares float32 adds up within two units in the last place; within six where all are equal, so that rounding
-# errors have one sign, and within 17 where one that is many times as large as these swallows part of each.
-_LONGEST_PIECE, _MOST_PIECES = 256, 32
-_SHORTEST_PIECE = 24  # shorter ones take more time than the squares of their numbers in one sum
-# Torch adds up eight numbers side by side and those left over one by one, each rounded to the whole sum. That takes one
-# in some thousand rows beyond four units in the last place, unless they are very short or cut into several pieces.
-_LANES, _FEW, _FEW_PIECES = 8, 32, 4
 _GROUP_BYTES = 6 * 1024 * 1024  # a group is scaled while it is in a cache; smaller ones take more calls
 _UNIT = UnitNorm()
-_SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
+_SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}  # norms and their inverses
 
 
 class TorchWeights:
@@ -46,22 +37,26 @@ class TorchWeights:
         self._strides = [tensor.stride() for tensor in tensors]
         self._dtype = norm_dtype(tensors[0])
         self.fits = Whereabouts(tensors).hold
-        members: list[list[_Rows]] = []
+        members: list[list[_Neurons]] = []
         filled = _GROUP_BYTES
         for index, weight in enumerate(self._weights):
-            for some in _cut(index, *weight):
-                size = some.view.numel() * some.view.element_size()
+            for neurons in _cut(index, *weight):
+                size = neurons.rows.nbytes
                 if filled + size > _GROUP_BYTES:
                     members.append([])
                     filled = 0
-                members[-1].append(some)
+                members[-1].append(neurons)
                 filled += size
-        self._groups = [_Group(group, constraint, self._dtype) for group in members]
+        most = max(InverseNorms.numbers([neurons.rows for neurons in group]) for group in members)
+        self._scratch = _Scratch(most, self._dtype)
+        with self._scratch as numbers:
+            self._groups = [_Group(group, constraint, numbers) for group in members]
 
     def project_(self) -> None:
         """Project all weights: equation (10). The views are detached: there is no gradient to turn off."""
-        for group in self._groups:
-            group.project_()
+        with self._scratch:
+            for group in self._groups:
+                group.project_()
 
     @torch.no_grad()
     def tangent_(self) -> None:
@@ -73,110 +68,90 @@ class TorchWeights:
                 tangent_gradient_(tensor, axes, radii)
                 gradient = None
             gradients.append(gradient)
-        for group in self._groups:
-            group.tangent_(gradients)
+        with self._scratch:
+            for group in self._groups:
+                group.tangent_(gradients)
+
+
+class _Scratch:
+    """Numbers that are needed during a call. Views of them can be kept, their memory is taken anew each time."""
+
+    def __init__(self, count: int, dtype: torch.dtype) -> None:
+        self._numbers = torch.empty(count, dtype=dtype, device="cpu")
+        self._bytes = self._numbers.nbytes
+
+    def __enter__(self) -> Tensor:
+        self._numbers.untyped_storage().resize_(self._bytes)
+        return self._numbers
+
+    def __exit__(self, *_: object) -> None:
+        self._numbers.untyped_storage().resize_(0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """Some neurons of a weight: a view with the neurons in front, `offset` numbers into the weight."""
+class _Neurons:
+    """Some neurons of a weight: their rows, `offset` numbers into the weight."""
 
     weight: int
-    view: Tensor
+    rows: Rows
     offset: int
-    axes: Axes
     radii: Tensor | None
     is_weight: bool
+
+    @property
+    def axes(self) -> Axes:
+        """The axes of the view, in which the neurons are in front."""
+        return Axes(tuple(range(self.rows.neuron_dims)))
 
     def of(self, gradient: Tensor) -> Tensor:
         """The same view of a gradient that is laid out like the weight."""
         if self.is_weight:
             return gradient
-        return gradient.as_strided(self.view.shape, self.view.stride(), gradient.storage_offset() + self.offset)
+        view = self.rows.view
+        return gradient.as_strided(view.shape, view.stride(), gradient.storage_offset() + self.offset)
 
 
-def _cut(index: int, tensor: Tensor, axes: Axes, radii: Tensor | None) -> Iterator[_Rows]:
-    """Cut a weight between its neurons, into pieces that are no larger than a group."""
-    rows, in_front = axes.rows(tensor.detach()), Axes(tuple(range(axes.neuron_dims)))
-    pieces = min(rows.shape[0], -(-rows.numel() * rows.element_size() // _GROUP_BYTES))
-    own = None if radii is None else radii.tensor_split(pieces)
-    is_weight = pieces == 1 and rows.shape == tensor.shape and rows.stride() == tensor.stride()
-    for number, view in enumerate(rows.tensor_split(pieces)):
+def _cut(index: int, tensor: Tensor, axes: Axes, radii: Tensor | None) -> Iterator[_Neurons]:
+    """Cut a weight between its neurons, into parts that are no larger than a group."""
+    rows = axes.rows(tensor.detach())
+    count = min(rows.shape[0], -(-Rows.of(rows, axes.neuron_dims).nbytes // _GROUP_BYTES))
+    own = None if radii is None else radii.tensor_split(count)
+    is_weight = count == 1 and rows.shape == tensor.shape and rows.stride() == tensor.stride()
+    for number, view in enumerate(rows.tensor_split(count)):
         offset = int(view.storage_offset() - tensor.storage_offset())
-        yield _Rows(index, view, offset, in_front, None if own is None else own[number], is_weight)
-
-
-def _measure(rows: Tensor, neuron_dims: int, norms: Tensor) -> Callable[[], object]:
-    """What writes the norms of rows.
-
-    A row that is too long to be added up in float32 is cut into pieces that lie together in memory. Where there are no
-    such pieces, or only few and with numbers left over, torch's sum of the squares is more exact.
-    """
-    fan_in = sorted(range(neuron_dims, rows.ndim), key=rows.stride, reverse=True)
-    row = rows.permute(*range(neuron_dims), *fan_in)
-    first, together = row.ndim, 1
-    while first > neuron_dims and (row.shape[first - 1] == 1 or row.stride(first - 1) == together):
-        first -= 1
-        together *= row.shape[first]
-    count = prod(row.shape[neuron_dims:])
-    dtype = None if norms.dtype == rows.dtype else norms.dtype
-    whole = together == count <= _LONGEST_PIECE
-    lengths = [length for length in range(_SHORTEST_PIECE, _LONGEST_PIECE + 1) if together % length == 0]
-    length = count if whole else max(lengths, key=lambda length: (length % _LANES == 0, length), default=0)
-    if length == 0 or (length % _LANES and _FEW < count < _FEW_PIECES * length):
-        return partial(_measure_by_squares, rows, neuron_dims, norms)
-    if whole:
-        return partial(vector_norm, row, 2, tuple(range(neuron_dims, row.ndim)), dtype=dtype, out=norms)
-    pieces = partial(vector_norm, row.flatten(first).unflatten(first, (-1, length)), 2, -1, dtype=dtype)
-    left = tuple(range(neuron_dims, first + 1))
-    if count // length <= _MOST_PIECES:
-        return lambda: vector_norm(pieces(), 2, left, out=norms)
-    return lambda: norms.copy_(vector_norm(pieces(), 2, left, dtype=torch.float64))
-
-
-def _measure_by_squares(rows: Tensor, neuron_dims: int, norms: Tensor) -> None:
-    """Write the norms of rows by torch's sum, whose rounding errors stay small along a single dimension."""
-    squares = rows.to(norms.dtype).square()
-    for dim in sorted(range(neuron_dims, rows.ndim), key=rows.size, reverse=True):
-        squares = squares.sum(dim, keepdim=True)
-    norms.copy_(projection.roots(squares.view(norms.shape).to(torch.float64)))
+        some = Rows.of(view, axes.neuron_dims)
+        yield _Neurons(index, some, offset, None if own is None else own[number], is_weight)
 
 
 class _Group:
-    """Some neurons of some weights, and a buffer with a number for each."""
+    """Some neurons of some weights, with a number for each."""
 
-    def __init__(self, members: Sequence[_Rows], constraint: Constraint, dtype: torch.dtype) -> None:
-        self._members = members
+    def __init__(self, members: Sequence[_Neurons], constraint: Constraint, numbers: Tensor) -> None:
+        self._members = sorted(members, key=lambda neurons: neurons.rows.rank)
         self._constraint = constraint
-        self._rows = [rows.view for rows in members]
-        self._fan_in = [rows.axes.fan_in_dims(rows.view) for rows in members]
-        shapes = [rows.axes.neuron_shape(tuple(rows.view.shape)) for rows in members]
-        self._buffer = torch.empty(sum(map(prod, shapes)), dtype=dtype, device="cpu")
-        parts = self._buffer.split([prod(shape) for shape in shapes])
-        norms = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        self._measures = [
-            _measure(rows.view, rows.axes.neuron_dims, one) for rows, one in zip(members, norms, strict=True)
-        ]
+        self._inverse_norms = InverseNorms([neurons.rows for neurons in self._members], numbers)
+        self._numbers = self._inverse_norms.all
+        self._rows = [neurons.rows.view for neurons in self._members]
+        self._fan_in = [neurons.axes.fan_in_dims(neurons.rows.view) for neurons in self._members]
+        parts = self._numbers.split([neurons.rows.neurons for neurons in self._members])
         self._per_row = [
-            one.view(*one.shape, *(1 for _ in dims)) for one, dims in zip(norms, self._fan_in, strict=True)
+            part.view(*view.shape[: -len(dims) or None], *(1 for _ in dims))
+            for part, view, dims in zip(parts, self._rows, self._fan_in, strict=True)
         ]
-        given = [rows.radii.flatten() for rows in members if rows.radii is not None]
+        given = [neurons.radii.flatten() for neurons in self._members if neurons.radii is not None]
         self._radii = torch.cat(given).to(torch.float64) if given else None
         length = constraint.length
         lengths = self._radii if length == "initial" else torch.tensor([length], dtype=torch.float64, device="cpu")
-        low, high = _SAFE[dtype]
-        self._is_usual = lengths is None or bool(((lengths == 0) | (lengths >= low) & (lengths <= high)).all())
+        self._is_usual = lengths is None or _are_safe(lengths.where(lengths > 0, 1).to(numbers.dtype))
 
     def project_(self) -> None:
         """Norms of all rows, what all neurons are multiplied by at once, then the products."""
-        self._measure_()
-        if not self._is_usual or not _is_safe(self._buffer):
+        self._inverse_norms.measure_()
+        if not self._is_usual or not _are_safe(self._numbers):
             self._project_with_care_()
             return
-        if self._constraint == _UNIT:
-            self._buffer.reciprocal_()
-        else:
-            self._buffer.copy_(self._factors())
+        if self._constraint != _UNIT:
+            self._numbers.copy_(self._factors())
         torch._foreach_mul_(self._rows, self._per_row)  # from a cache, products take less time than quotients
 
     def tangent_(self, gradients: Sequence[Tensor | None]) -> None:
@@ -185,49 +160,47 @@ class _Group:
         `gradients` holds one for each weight, laid out like it, or None where there is nothing to do.
         """
         slopes = {
-            index: rows.of(gradient)
-            for index, rows in enumerate(self._members)
-            if (gradient := gradients[rows.weight]) is not None
+            index: neurons.of(gradient)
+            for index, neurons in enumerate(self._members)
+            if (gradient := gradients[neurons.weight]) is not None
         }
         if not slopes:
             return
+        self._inverse_norms.measure_()
         dots = []
-        for index, measure in enumerate(self._measures):
+        for index, inverse in enumerate(self._per_row):
             if index in slopes:
-                measure()
                 dots.append((self._rows[index] * slopes[index]).sum(self._fan_in[index]).flatten())
             else:
-                self._per_row[index].fill_(1)
-                dots.append(torch.zeros_like(self._per_row[index]).flatten())
+                dots.append(torch.zeros_like(inverse).flatten())
+                inverse.fill_(1)
         products = torch.cat(dots)
-        if not (_is_safe(self._buffer) and products.isfinite().all()):
+        if not (_are_safe(self._numbers) and products.isfinite().all()):
             for index in list(slopes):
-                if not (_is_safe(self._per_row[index]) and dots[index].isfinite().all()):
-                    rows = self._members[index]
-                    projection.tangent_(slopes.pop(index), rows.view, rows.axes, radii=rows.radii)
-        self._buffer.copy_(projection.tangent_coefficients(self._buffer, products, self._radii))
+                if not (_are_safe(self._per_row[index]) and dots[index].isfinite().all()):
+                    neurons = self._members[index]
+                    projection.tangent_(slopes.pop(index), neurons.rows.view, neurons.axes, radii=neurons.radii)
+        self._numbers.copy_(projection.tangent_coefficients(self._norms(), products, self._radii))
         views, coefficients = ([kept[index] for index in slopes] for kept in (self._rows, self._per_row))
         if slopes:
             torch._foreach_addcmul_(list(slopes.values()), views, coefficients, -1)
 
-    def _measure_(self) -> None:
-        """Write the norms of all rows into the buffer."""
-        for measure in self._measures:
-            measure()
-
     def _factors(self) -> Tensor:
         """What each neuron is multiplied by: 1 where it is to be left as it is."""
-        return projection.safe_factors(self._constraint, self._buffer.to(torch.float64), self._radii)
+        return projection.safe_factors(self._constraint, self._norms(), self._radii)
+
+    def _norms(self) -> Tensor:
+        return self._numbers.to(torch.float64).reciprocal()
 
     def _project_with_care_(self) -> None:
         """Rows next to a norm that may have lost digits go through `projection`, as all do if the radius is extreme."""
-        unsafe = [not self._is_usual or not _is_safe(norms) for norms in self._per_row]
-        self._buffer.copy_(self._factors())
-        for rows, factors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
+        unsafe = [not self._is_usual or not _are_safe(inverse) for inverse in self._per_row]
+        self._numbers.copy_(self._factors())
+        for neurons, factors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
             if is_unsafe:
-                projection.project_(rows.view, rows.axes, self._constraint, radii=rows.radii)
+                projection.project_(neurons.rows.view, neurons.axes, self._constraint, radii=neurons.radii)
             else:
-                rows.view.mul_(factors)
+                neurons.rows.view.mul_(factors)
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:
@@ -235,7 +208,7 @@ def norm_dtype(weight: Tensor) -> torch.dtype:
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
-def _is_safe(norms: Tensor) -> bool:
+def _are_safe(norms: Tensor) -> bool:
     low, high = _SAFE[norms.dtype]
     smallest, largest = norms.aminmax()
     return low <= smallest.item() and largest.item() <= high  # false where one is NaN
