@@ -308,3 +308,15 @@ def test_a_numba_that_breaks_when_imported_is_passed_over_and_its_reason_told(tm
         "(AttributeError: module coverage has no attribute types)"
     )
     assert printed.endswith("backend torch")
+
+
+@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
+def test_memory_that_is_asked_for_ahead_changes_no_bit(axes, monkeypatch):
+    before = [torch.randn(shape) for shape in ((3, 4608), (40, 30), (6, 4, 40), (1, 1))]
+    projected = []
+    for near_bytes in (0, 2**40):
+        monkeypatch.setattr(numba_weights, "_NEAR_BYTES", near_bytes)
+        entries = [constrained(weight.clone(), axes, str(index)) for index, weight in enumerate(before)]
+        Batch(entries, UNIT, backend="numba").project_()
+        projected.append([entry.tensor for entry in entries])
+    assert all(map(torch.equal, *projected))

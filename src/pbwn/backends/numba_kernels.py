@@ -24,7 +24,8 @@ if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
 
 # The fields of a job. SELF is its own address, RADIUS a float64; NEXT counts the portions of tasks that are taken.
-SELF, NUM_TASKS, PORTION, TASKS, WEIGHTS, GRADIENTS, RADII, IS_BALL, RADIUS = range(9)
+# AHEAD is how many bytes before they are used rows are asked for, 0 for never.
+SELF, NUM_TASKS, PORTION, TASKS, WEIGHTS, GRADIENTS, RADII, IS_BALL, RADIUS, AHEAD = range(10)
 NEXT, JOB_SIZE = 20, 32  # far from the others, which would leave the caches of all threads with each change
 # The fields of a task: COUNT neurons that lie STRIDE apart, the weights of each as OUTER blocks of INNER numbers.
 KIND, WEIGHT, OFFSET, COUNT, STRIDE, OUTER, OUTER_STRIDE, INNER, INNER_STRIDE, NEURON, TASK_SIZE = range(11)
@@ -94,6 +95,29 @@ def take_next(typing_context: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", place, number(1), "monotonic")
 
     return types.int64(types.int64), generate
+
+
+@intrinsic
+def _prefetch_line(typing_context: Any, address: Any) -> Any:
+    """Ask for the memory at an address, which may be nobody's, before it is used."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, place = ir.IntType(32), ir.IntType(8).as_pointer()
+        ask = builder.module.declare_intrinsic(
+            "llvm.prefetch", [place], ir.FunctionType(ir.VoidType(), [place, word, word, word])
+        )
+        to_read, keep_near, data = word(0), word(3), word(1)
+        builder.call(ask, [builder.inttoptr(arguments[0], place), to_read, keep_near, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@inlined
+def prefetch(address: int, size: int) -> None:
+    """Ask for so many bytes of memory, which may be nobody's, before they are used."""
+    for line in range(address, address + size, 64):
+        _prefetch_line(line)
 
 
 @intrinsic

@@ -10,6 +10,7 @@ import torch
 from numba import carray
 
 from pbwn.backends.numba_kernels import (
+    AHEAD,
     BFLOAT16,
     BLOCKS,
     COLUMNS,
@@ -38,6 +39,7 @@ from pbwn.backends.numba_kernels import (
     inlined,
     numbers,
     pointer,
+    prefetch,
     radii_of,
     rounded,
     size_of,
@@ -56,18 +58,25 @@ _SAFE_FACTORS = 1e-30, 1e30  # a float32 holds these with all its digits
 
 
 @inlined
-def _sum_of_squares(row: Any, zero: Any) -> float:
-    """The sum of squares, each block of it in the type of `zero`, the blocks and what is left over in float64."""
+def _sum_of_squares(start: int, count: int, stride: Any, ahead: int, zero: Any, dtype: Any) -> float:
+    """The sum of squares, each block of it in the type of `zero`, the blocks and what is left over in float64.
+
+    Memory is asked for so many bytes ahead, unless that is 0.
+    """
+    row = numbers(start, count, stride, dtype)
     total = 0.0
-    even = row.size // LANES * LANES
+    even = count // LANES * LANES
     block = _BLOCK if row.itemsize < 8 else _BLOCK_OF_DOUBLES
     for first in range(0, even, block):
+        last = min(first + block, even)
+        if stride is None and ahead:
+            prefetch(start + first * row.itemsize + ahead, (last - first) * row.itemsize)
         part = zero
-        for index in range(first, min(first + block, even)):
+        for index in range(first, last):
             value = converted(row[index], zero)
             part += value * value
         total += part
-    for index in range(even, row.size):
+    for index in range(even, count):
         left_over = converted(row[index], 0.0)
         total += left_over * left_over
     return total
@@ -90,12 +99,21 @@ def _factor(norm: float, radius: float, is_ball: bool) -> float:
 
 @inlined
 def _project_neuron(
-    start: int, blocks: int, step: int, count: int, stride: Any, radius: float, is_ball: bool, zero: Any, dtype: Any
+    start: int,
+    blocks: int,
+    step: int,
+    count: int,
+    stride: Any,
+    ahead: int,
+    radius: float,
+    is_ball: bool,
+    zero: Any,
+    dtype: Any,
 ) -> None:
     """Project the weights of one neuron: blocks of `count` numbers, `step` bytes apart."""
     total = 0.0
     for block in range(blocks):
-        total += _sum_of_squares(numbers(start + block * step, count, stride, dtype), zero)
+        total += _sum_of_squares(start + block * step, count, stride, ahead, zero, dtype)
     if _SAFE_SQUARES[0] < total < _SAFE_SQUARES[1]:
         norm = math.sqrt(total)
     else:
@@ -113,7 +131,7 @@ def _project_neuron(
 
 @inlined
 def _project_rows(
-    start: int, rows: int, apart: int, count: int, radii: Any, is_ball: bool, zero: Any, dtype: Any
+    start: int, rows: int, apart: int, count: int, ahead: int, radii: Any, is_ball: bool, zero: Any, dtype: Any
 ) -> None:
     """Project neurons whose weights lie side by side, a few at a time: their square roots need not wait in turn."""
     factors = carray(stack(), (MOST_COLUMNS,), np.float64)
@@ -121,7 +139,7 @@ def _project_rows(
     for first in range(0, rows, few):
         last = min(first + few, rows)
         for row in range(first, last):
-            factors[row - first] = _sum_of_squares(numbers(start + row * apart, count, None, dtype), zero)
+            factors[row - first] = _sum_of_squares(start + row * apart, count, None, ahead, zero, dtype)
         for row in range(first, last):
             total = factors[row - first]
             if _SAFE_SQUARES[0] < total < _SAFE_SQUARES[1]:
@@ -218,19 +236,19 @@ def _project_task(task: Any, job: Any, zero: Any, dtype: Any) -> None:
     kind, count, size, is_ball = task[KIND], task[COUNT], size_of(dtype), job[IS_BALL] != 0
     start, apart = start_of(task, job[WEIGHTS], dtype), task[STRIDE] * size
     blocks, step, inner, stride = task[OUTER], task[OUTER_STRIDE] * size, task[INNER], task[INNER_STRIDE]
-    radii = radii_of(task, job)
+    radii, ahead = radii_of(task, job), job[AHEAD]
     if kind == ROWS:
-        _project_rows(start, count, apart, inner, radii, is_ball, zero, dtype)
+        _project_rows(start, count, apart, inner, ahead, radii, is_ball, zero, dtype)
     elif kind == COLUMNS:
         _project_columns(start, count, blocks, step, inner, stride * size, radii, is_ball, zero, dtype)
     elif kind == BLOCKS:
         for neuron in range(count):
             row, radius = start + neuron * apart, radii[min(neuron, radii.size - 1)]
-            _project_neuron(row, blocks, step, inner, None, radius, is_ball, zero, dtype)
+            _project_neuron(row, blocks, step, inner, None, ahead, radius, is_ball, zero, dtype)
     else:
         for neuron in range(count):
             row, radius = start + neuron * apart, radii[min(neuron, radii.size - 1)]
-            _project_neuron(row, blocks, step, inner, stride, radius, is_ball, zero, dtype)
+            _project_neuron(row, blocks, step, inner, stride, ahead, radius, is_ball, zero, dtype)
 
 
 @inlined

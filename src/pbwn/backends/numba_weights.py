@@ -31,6 +31,8 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _TASK_BYTES = 32 * 1024  # about what a thread takes at a time; a task has one row at least
 _COLUMN_BYTES = 2 * 1024 * 1024  # columns are passed over in long lines, which memory likes better than short ones
 _SERIAL_BYTES = 64 * 1024  # less than this is done before a second thread would have started
+_NEAR_BYTES = 16 * 1024 * 1024  # what may still be in a cache: asking for it ahead only takes time
+_AHEAD = 1536  # bytes; the processor itself asks for no more than the rest of a page
 _PORTIONS = 4  # per thread: a thread that is held up leaves its last ones to the others
 
 
@@ -60,6 +62,7 @@ class NumbaWeights:
         self._job[kernels.WEIGHTS] = self._pointers.buffer_info()[0]
         self._job[kernels.RADII] = 0 if self._radii is None else self._radii.data_ptr()
         self._job[kernels.IS_BALL] = isinstance(constraint, MaxNorm)
+        self._job[kernels.AHEAD] = _AHEAD if self._bytes > _NEAR_BYTES else 0
         length = constraint.length
         if length != "initial":
             ctypes.c_double.from_buffer(self._job, kernels.RADIUS * 8).value = length
