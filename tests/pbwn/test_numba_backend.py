@@ -310,13 +310,16 @@ def test_a_numba_that_breaks_when_imported_is_passed_over_and_its_reason_told(tm
     assert printed.endswith("backend torch")
 
 
-@pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
-def test_memory_that_is_asked_for_ahead_changes_no_bit(axes, monkeypatch):
-    before = [torch.randn(shape) for shape in ((3, 4608), (40, 30), (6, 4, 40), (1, 1))]
-    projected = []
-    for near_bytes in (0, 2**40):
-        monkeypatch.setattr(numba_weights, "_NEAR_BYTES", near_bytes)
-        entries = [constrained(weight.clone(), axes, str(index)) for index, weight in enumerate(before)]
-        Batch(entries, UNIT, backend="numba").project_()
-        projected.append([entry.tensor for entry in entries])
-    assert all(map(torch.equal, *projected))
+@pytest.mark.parametrize("constraint", [UNIT, pbwn.MaxNorm(3.0), pbwn.UnitNorm(1e-35)], ids=repr)
+@pytest.mark.parametrize("dtype", numba_weights.DTYPES, ids=str)
+def test_a_row_does_not_depend_on_those_that_are_scaled_or_measured_beside_it(dtype, constraint):
+    for fan_in in (1, 7, 8, 27, 33, 127, 128, 161, 300, 4609):
+        rows = torch.randn(41, fan_in, generator=torch.Generator().manual_seed(fan_in)).to(dtype)
+        rows[3], rows[5], rows[11], rows[20] = 0, torch.nan, rows[11] * 1e-30, rows[20] * 1e30
+        rows[30:34] = torch.eye(fan_in, dtype=dtype)[0]  # on the sphere, to the last bit
+        together, alone = constrained(rows.clone(), Axes((0,)), "all"), rows.clone()
+        Batch([together], constraint, backend="numba").project_()
+        for row in alone:
+            Batch([constrained(row[None], Axes((0,)))], constraint, backend="numba").project_()
+        bits = WHOLE[rows.element_size()]
+        assert torch.equal(together.tensor.view(bits), alone.view(bits)), fan_in

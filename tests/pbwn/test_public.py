@@ -36,6 +36,7 @@ LAYERS = [
     "backends.torch_norms",
     "backends.torch_weights",
     "backends.numba_kernels",
+    "backends.numba_vectors",
     "backends.numba_projection",
     "backends.numba_tangent",
     "backends.numba_whereabouts",
@@ -59,6 +60,7 @@ INTEGRATIONS = {
 # What the compiled paths need; they are imported only when a projection takes one.
 COMPILERS = {
     "backends.numba_kernels": {"numba", "numpy", "llvmlite"},
+    "backends.numba_vectors": {"numba", "llvmlite"},
     "backends.numba_projection": {"numba", "numpy"},
     "backends.numba_tangent": {"numba", "numpy"},
     "backends.numba_whereabouts": {"numba", "numpy", "llvmlite"},

@@ -23,31 +23,30 @@ from numba.extending import intrinsic
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
 
-# The fields of a job. SELF is its own address, RADIUS a float64; NEXT counts the portions of tasks that are taken.
-# AHEAD is how many bytes before they are used rows are asked for, 0 for never.
-SELF, NUM_TASKS, PORTION, TASKS, WEIGHTS, GRADIENTS, RADII, IS_BALL, RADIUS, AHEAD = range(10)
+# The fields of a job. SELF is its own address, RADIUS a float64; NEXT counts the tasks that are taken.
+SELF, NUM_TASKS, TASKS, WEIGHTS, GRADIENTS, RADII, IS_BALL, RADIUS = range(8)
 NEXT, JOB_SIZE = 20, 32  # far from the others, which would leave the caches of all threads with each change
 # The fields of a task: COUNT neurons that lie STRIDE apart, the weights of each as OUTER blocks of INNER numbers.
 KIND, WEIGHT, OFFSET, COUNT, STRIDE, OUTER, OUTER_STRIDE, INNER, INNER_STRIDE, NEURON, TASK_SIZE = range(11)
 # The kinds of task: the weights of a neuron lie side by side; they do in blocks; the neurons do; none of these.
 ROWS, BLOCKS, COLUMNS, STRIDED = range(4)
 MOST_COLUMNS = 1024  # neurons that are worked on together, with their sums on the stack
-LANES = 32  # so many sums are formed side by side where there are enough numbers; the rest would be added one by one
 FLOAT32, FLOAT64, BFLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
+WORD, FLOAT, DOUBLE = ir.IntType(64), ir.FloatType(), ir.DoubleType()
 
 _FREE_ORDER = {"reassoc", "contract", "nsz"}  # lets sums use vector registers; NaN and infinity keep their meaning
 inlined = njit(error_model="numpy", fastmath=_FREE_ORDER)
-_SHARED_SOURCE = zlib.crc32(Path(__file__).read_bytes())
+_SOURCES = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("numba_*.py"))))
 
 
 def compiled(kernel: Callable[[int], Any], result: Any = types.void) -> Any:
     """The kernel as numba's object, whose `address` is the C function.
 
     It is kept on disk beside its file or in the user's cache folder. Where neither can be written, it is compiled anew
-    in each process. numba's cache watches the file of the kernel alone: the name under which it is kept stands for this
-    one. It serves functions of modules, no closures.
+    in each process. numba's cache watches the file of the kernel alone: the name under which it is kept stands for all
+    of them. It serves functions of modules, no closures.
     """
-    kernel.__qualname__ = f"{kernel.__name__}_{_SHARED_SOURCE}"
+    kernel.__qualname__ = f"{kernel.__name__}_{_SOURCES}"
     signature = result(types.int64)
     try:
         return cfunc(signature, cache=True)(kernel)
@@ -98,38 +97,12 @@ def take_next(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _prefetch_line(typing_context: Any, address: Any) -> Any:
-    """Ask for the memory at an address, which may be nobody's, before it is used."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word, place = ir.IntType(32), ir.IntType(8).as_pointer()
-        ask = builder.module.declare_intrinsic(
-            "llvm.prefetch", [place], ir.FunctionType(ir.VoidType(), [place, word, word, word])
-        )
-        to_read, keep_near, data = word(0), word(3), word(1)
-        builder.call(ask, [builder.inttoptr(arguments[0], place), to_read, keep_near, data])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
-
-
-@inlined
-def prefetch(address: int, size: int) -> None:
-    """Ask for so many bytes of memory, which may be nobody's, before they are used."""
-    for line in range(address, address + size, 64):
-        _prefetch_line(line)
-
-
-@intrinsic
 def converted(typing_context: Any, stored: Any, like: Any) -> Any:
-    """A stored number in a float type no narrower; 16 bits are a bfloat16, which is the upper half of a float32."""
+    """A stored number in a float type no narrower; 16 bits are a bfloat16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value = arguments[0]
-        if stored == types.uint16:
-            upper = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-            value = builder.bitcast(upper, ir.FloatType())
-        return builder.fpext(value, ir.DoubleType()) if like == types.float64 != stored else value
+        value = from_bfloat16(builder, arguments[0]) if stored == types.uint16 else arguments[0]
+        return builder.fpext(value, DOUBLE) if like == types.float64 != stored else value
 
     return like(stored, like), generate
 
@@ -139,18 +112,36 @@ def rounded(typing_context: Any, value: Any, stored: Any) -> Any:
     """A float that is no NaN in the stored type, to the nearest, ties to even."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = arguments[0]
-        if value == types.float64 != stored:
-            number = builder.fptrunc(number, ir.FloatType())
-        if stored != types.uint16:
-            return number
-        word = ir.IntType(32)
-        bits = builder.bitcast(number, word)
-        odd = builder.and_(builder.lshr(bits, word(16)), word(1))
-        nearest = builder.lshr(builder.add(bits, builder.add(odd, word(0x7FFF))), word(16))
-        return builder.trunc(nearest, ir.IntType(16))
+        number = builder.fptrunc(arguments[0], FLOAT) if value == types.float64 != stored else arguments[0]
+        return to_bfloat16(builder, number) if stored == types.uint16 else number
 
     return stored(value, stored), generate
+
+
+def from_bfloat16(builder: Any, bits: Any) -> Any:
+    """The float32 of which these bits, or each of a vector of them, are the upper half."""
+    whole = _shaped(bits, ir.IntType(32))
+    upper = builder.shl(builder.zext(bits, whole), all_of(whole, 16))
+    return builder.bitcast(upper, _shaped(bits, FLOAT))
+
+
+def to_bfloat16(builder: Any, number: Any) -> Any:
+    """The bits of the bfloat16 that is nearest to a float32, or to each of a vector of them, ties to even."""
+    whole = _shaped(number, ir.IntType(32))
+    bits = builder.bitcast(number, whole)
+    odd = builder.and_(builder.lshr(bits, all_of(whole, 16)), all_of(whole, 1))
+    nearest = builder.lshr(builder.add(bits, builder.add(odd, all_of(whole, 0x7FFF))), all_of(whole, 16))
+    return builder.trunc(nearest, _shaped(number, ir.IntType(16)))
+
+
+def all_of(kind: Any, value: float) -> Any:
+    """A constant, in every lane of a vector if the type is one."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
+
+
+def _shaped(like: Any, kind: Any) -> Any:
+    """The type, or vectors of it where the value is a vector."""
+    return ir.VectorType(kind, like.type.count) if isinstance(like.type, ir.VectorType) else kind
 
 
 @inlined

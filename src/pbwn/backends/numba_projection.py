@@ -10,7 +10,6 @@ import torch
 from numba import carray
 
 from pbwn.backends.numba_kernels import (
-    AHEAD,
     BFLOAT16,
     BLOCKS,
     COLUMNS,
@@ -22,13 +21,11 @@ from pbwn.backends.numba_kernels import (
     IS_BALL,
     JOB_SIZE,
     KIND,
-    LANES,
     MOST_COLUMNS,
     NEXT,
     NUM_TASKS,
     OUTER,
     OUTER_STRIDE,
-    PORTION,
     ROWS,
     STRIDE,
     TASK_SIZE,
@@ -39,7 +36,6 @@ from pbwn.backends.numba_kernels import (
     inlined,
     numbers,
     pointer,
-    prefetch,
     radii_of,
     rounded,
     size_of,
@@ -47,43 +43,45 @@ from pbwn.backends.numba_kernels import (
     start_of,
     take_next,
 )
+from pbwn.backends.numba_vectors import scale_and_sum, sum_of_squares
 
-# So few squares are added up in float32 that the largest of them does not swallow the others: with 32 sums side by
-# side, four in each. Blocks of 512 are 3 to 8 percent faster, and up to eight units in the last place off.
-_BLOCK, _BLOCK_OF_DOUBLES = 128, 1024
-_FEW_BYTES = 16 * 1024  # rows that are worked on together should stay in the first cache
+_BLOCK = 512  # sums are formed in blocks, so that rounding does not grow with the length of a row
+_FEW_BYTES = 12 * 1024  # rows that are scaled together, and those that are measured meanwhile, fit into the first cache
 # Sums of squares within these bounds are right in float32 and in float64; beyond, they may have lost digits.
 _SAFE_SQUARES = 1e-24, 1e36
 _SAFE_FACTORS = 1e-30, 1e30  # a float32 holds these with all its digits
 
 
 @inlined
-def _sum_of_squares(start: int, count: int, stride: Any, ahead: int, zero: Any, dtype: Any) -> float:
-    """The sum of squares, each block of it in the type of `zero`, the blocks and what is left over in float64.
-
-    Memory is asked for so many bytes ahead, unless that is 0.
-    """
-    row = numbers(start, count, stride, dtype)
-    total = 0.0
-    even = count // LANES * LANES
-    block = _BLOCK if row.itemsize < 8 else _BLOCK_OF_DOUBLES
-    for first in range(0, even, block):
-        last = min(first + block, even)
-        if stride is None and ahead:
-            prefetch(start + first * row.itemsize + ahead, (last - first) * row.itemsize)
-        part = zero
-        for index in range(first, last):
-            value = converted(row[index], zero)
+def _sum_of_squares(start: int, count: int, stride: Any, dtype: Any) -> float:
+    if stride is None:
+        return sum_of_squares(start, count, dtype)
+    total, row = 0.0, numbers(start, count, stride, dtype)
+    for first in range(0, count, _BLOCK):
+        part = 0.0
+        for index in range(first, min(first + _BLOCK, count)):
+            value = converted(row[index], 0.0)
             part += value * value
         total += part
-    for index in range(even, count):
-        left_over = converted(row[index], 0.0)
-        total += left_over * left_over
     return total
 
 
 @inlined
-def _scale(row: Any, factor: Any) -> None:
+def _is_usual(factor: float) -> bool:
+    """Whether a row changes, and in its own precision; one that does not is not written, whatever is in it."""
+    return factor != 1.0 and _SAFE_FACTORS[0] < factor < _SAFE_FACTORS[1]
+
+
+@inlined
+def _scale(row: Any, factor: float, zero: Any) -> None:
+    if _is_usual(factor):
+        _multiply(row, rounded(factor, zero))
+    elif factor != 1.0:
+        _multiply(row, factor)
+
+
+@inlined
+def _multiply(row: Any, factor: Any) -> None:
     for index in range(row.size):
         row[index] = rounded(converted(row[index], factor) * factor, row[index])
 
@@ -104,7 +102,6 @@ def _project_neuron(
     step: int,
     count: int,
     stride: Any,
-    ahead: int,
     radius: float,
     is_ball: bool,
     zero: Any,
@@ -113,47 +110,43 @@ def _project_neuron(
     """Project the weights of one neuron: blocks of `count` numbers, `step` bytes apart."""
     total = 0.0
     for block in range(blocks):
-        total += _sum_of_squares(start + block * step, count, stride, ahead, zero, dtype)
+        total += _sum_of_squares(start + block * step, count, stride, dtype)
     if _SAFE_SQUARES[0] < total < _SAFE_SQUARES[1]:
         norm = math.sqrt(total)
     else:
         norm = careful_norm(start, blocks, step, count, stride, dtype)
     factor = _factor(norm, radius, is_ball)
-    if factor == 1.0:
-        return
     for block in range(blocks):
-        row = numbers(start + block * step, count, stride, dtype)
-        if _SAFE_FACTORS[0] < factor < _SAFE_FACTORS[1]:
-            _scale(row, rounded(factor, zero))
-        else:
-            _scale(row, factor)
+        _scale(numbers(start + block * step, count, stride, dtype), factor, zero)
 
 
 @inlined
 def _project_rows(
-    start: int, rows: int, apart: int, count: int, ahead: int, radii: Any, is_ball: bool, zero: Any, dtype: Any
+    start: int, rows: int, apart: int, count: int, radii: Any, is_ball: bool, zero: Any, dtype: Any
 ) -> None:
-    """Project neurons whose weights lie side by side, a few at a time: their square roots need not wait in turn."""
-    factors = carray(stack(), (MOST_COLUMNS,), np.float64)
-    few = max(1, min(MOST_COLUMNS, _FEW_BYTES // (count * size_of(dtype))))
+    """Project neurons whose weights lie side by side, a few at a time, and measure the next ones meanwhile."""
+    few = max(1, min(MOST_COLUMNS, _FEW_BYTES // (count * size_of(dtype)), rows // 4))
+    sums = carray(stack(), (few,), np.float64)
+    for row in range(min(few, rows)):
+        sums[row] = sum_of_squares(start + row * apart, count, dtype)
     for first in range(0, rows, few):
         last = min(first + few, rows)
-        for row in range(first, last):
-            factors[row - first] = _sum_of_squares(start + row * apart, count, None, ahead, zero, dtype)
-        for row in range(first, last):
-            total = factors[row - first]
+        for row in range(first, last):  # square roots need not wait in turn
+            total = sums[row - first]
             if _SAFE_SQUARES[0] < total < _SAFE_SQUARES[1]:
                 norm = math.sqrt(total)
             else:
                 norm = careful_norm(start + row * apart, 1, 0, count, None, dtype)
-            factors[row - first] = _factor(norm, radii[min(row, radii.size - 1)], is_ball)
+            sums[row - first] = _factor(norm, radii[min(row, radii.size - 1)], is_ball)
         for row in range(first, last):
-            factor = factors[row - first]
-            if _SAFE_FACTORS[0] < factor < _SAFE_FACTORS[1]:
-                if factor != 1.0:
-                    _scale(numbers(start + row * apart, count, None, dtype), rounded(factor, zero))
+            factor, here, following = sums[row - first], start + row * apart, start + (row + few) * apart
+            if row + few >= rows:
+                _scale(numbers(here, count, None, dtype), factor, zero)
+            elif _is_usual(factor):
+                sums[row - first] = scale_and_sum(here, rounded(factor, zero), following, count, dtype)
             else:
-                _scale(numbers(start + row * apart, count, None, dtype), factor)
+                _scale(numbers(here, count, None, dtype), factor, zero)
+                sums[row - first] = sum_of_squares(following, count, dtype)
 
 
 @inlined
@@ -220,7 +213,7 @@ def _project_columns(
             apart = stride // size_of(dtype)
             norm = careful_norm(start + column * size_of(dtype), blocks, step, count, apart, dtype)
         factor = _factor(norm, radii[min(column, radii.size - 1)], is_ball)
-        are_usual = are_usual and factor != 1.0 and _SAFE_FACTORS[0] < factor < _SAFE_FACTORS[1]
+        are_usual = are_usual and _is_usual(factor)
         factors[column] = factor
     for block in range(blocks):
         for index in range(count):
@@ -236,30 +229,29 @@ def _project_task(task: Any, job: Any, zero: Any, dtype: Any) -> None:
     kind, count, size, is_ball = task[KIND], task[COUNT], size_of(dtype), job[IS_BALL] != 0
     start, apart = start_of(task, job[WEIGHTS], dtype), task[STRIDE] * size
     blocks, step, inner, stride = task[OUTER], task[OUTER_STRIDE] * size, task[INNER], task[INNER_STRIDE]
-    radii, ahead = radii_of(task, job), job[AHEAD]
+    radii = radii_of(task, job)
     if kind == ROWS:
-        _project_rows(start, count, apart, inner, ahead, radii, is_ball, zero, dtype)
+        _project_rows(start, count, apart, inner, radii, is_ball, zero, dtype)
     elif kind == COLUMNS:
         _project_columns(start, count, blocks, step, inner, stride * size, radii, is_ball, zero, dtype)
     elif kind == BLOCKS:
         for neuron in range(count):
             row, radius = start + neuron * apart, radii[min(neuron, radii.size - 1)]
-            _project_neuron(row, blocks, step, inner, None, ahead, radius, is_ball, zero, dtype)
+            _project_neuron(row, blocks, step, inner, None, radius, is_ball, zero, dtype)
     else:
         for neuron in range(count):
             row, radius = start + neuron * apart, radii[min(neuron, radii.size - 1)]
-            _project_neuron(row, blocks, step, inner, stride, ahead, radius, is_ball, zero, dtype)
+            _project_neuron(row, blocks, step, inner, stride, radius, is_ball, zero, dtype)
 
 
 @inlined
 def _project(address: int, zero: Any, dtype: Any) -> None:
     job = carray(pointer(address), (JOB_SIZE,), np.int64)
     tasks = carray(pointer(job[TASKS]), (job[NUM_TASKS], TASK_SIZE), np.int64)
-    first = take_next(address + NEXT * 8) * job[PORTION]
-    while first < job[NUM_TASKS]:
-        for number in range(first, min(first + job[PORTION], job[NUM_TASKS])):
-            _project_task(tasks[number], job, zero, dtype)
-        first = take_next(address + NEXT * 8) * job[PORTION]
+    number = take_next(address + NEXT * 8)
+    while number < job[NUM_TASKS]:
+        _project_task(tasks[number], job, zero, dtype)
+        number = take_next(address + NEXT * 8)
 
 
 def _project_float32(job: int) -> None:

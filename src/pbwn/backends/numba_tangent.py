@@ -25,7 +25,6 @@ from pbwn.backends.numba_kernels import (
     NUM_TASKS,
     OUTER,
     OUTER_STRIDE,
-    PORTION,
     STRIDE,
     STRIDED,
     TASK_SIZE,
@@ -167,11 +166,10 @@ def _make_task_tangent(task: Any, job: Any, dtype: Any) -> None:
 def _make_tangent(address: int, dtype: Any) -> None:
     job = carray(pointer(address), (JOB_SIZE,), np.int64)
     tasks = carray(pointer(job[TASKS]), (job[NUM_TASKS], TASK_SIZE), np.int64)
-    first = take_next(address + NEXT * 8) * job[PORTION]
-    while first < job[NUM_TASKS]:
-        for number in range(first, min(first + job[PORTION], job[NUM_TASKS])):
-            _make_task_tangent(tasks[number], job, dtype)
-        first = take_next(address + NEXT * 8) * job[PORTION]
+    number = take_next(address + NEXT * 8)
+    while number < job[NUM_TASKS]:
+        _make_task_tangent(tasks[number], job, dtype)
+        number = take_next(address + NEXT * 8)
 
 
 def _make_tangent_float32(job: int) -> None:

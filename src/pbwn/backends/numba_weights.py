@@ -28,12 +28,10 @@ from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import RowLayout, row_layout
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-_TASK_BYTES = 32 * 1024  # about what a thread takes at a time; a task has one row at least
+_TASKS_PER_THREAD = 4  # at least: a thread that is held up leaves its last ones to the others
+_TASK_BYTES = 32 * 1024, 512 * 1024  # no smaller, since a task takes time to begin; no larger, however much there is
 _COLUMN_BYTES = 2 * 1024 * 1024  # columns are passed over in long lines, which memory likes better than short ones
 _SERIAL_BYTES = 64 * 1024  # less than this is done before a second thread would have started
-_NEAR_BYTES = 16 * 1024 * 1024  # what may still be in a cache: asking for it ahead only takes time
-_AHEAD = 1536  # bytes; the processor itself asks for no more than the rest of a page
-_PORTIONS = 4  # per thread: a thread that is held up leaves its last ones to the others
 
 
 class NumbaWeights:
@@ -52,7 +50,9 @@ class NumbaWeights:
         self._strides = [tensor.stride() for tensor in tensors]
         self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._pointers = array("q", [tensor.data_ptr() for tensor in tensors])
-        self._tasks = array("q", _tasks(tensors, axes))
+        least, most = _TASK_BYTES
+        size = min(most, max(least, self._bytes // (torch.get_num_threads() * _TASKS_PER_THREAD)))
+        self._tasks = array("q", _tasks(tensors, axes, size))
         given = [radius.flatten() for radius in radii if radius is not None]
         self._radii = torch.cat(given).to(torch.float64) if given else None
         self._job = (ctypes.c_int64 * kernels.JOB_SIZE)()
@@ -62,7 +62,6 @@ class NumbaWeights:
         self._job[kernels.WEIGHTS] = self._pointers.buffer_info()[0]
         self._job[kernels.RADII] = 0 if self._radii is None else self._radii.data_ptr()
         self._job[kernels.IS_BALL] = isinstance(constraint, MaxNorm)
-        self._job[kernels.AHEAD] = _AHEAD if self._bytes > _NEAR_BYTES else 0
         length = constraint.length
         if length != "initial":
             ctypes.c_double.from_buffer(self._job, kernels.RADIUS * 8).value = length
@@ -104,21 +103,20 @@ class NumbaWeights:
         kernel = _kernel(operation, self._dtype)
         threads, region = torch.get_num_threads(), _parallel_region()
         self._job[kernels.NEXT] = 0
-        self._job[kernels.PORTION] = self._job[kernels.NUM_TASKS] // (threads * _PORTIONS) + 1
         if threads == 1 or self._bytes < _SERIAL_BYTES or region is None or is_forked():
             kernel(self._job[kernels.SELF])
         else:
             region(kernel, self._job[kernels.SELF], threads, 0)
 
 
-def _tasks(tensors: Sequence[Tensor], axes: Sequence[Axes]) -> Iterator[int]:
-    """The tasks of a job, one after the other."""
+def _tasks(tensors: Sequence[Tensor], axes: Sequence[Axes], size: int) -> Iterator[int]:
+    """The tasks of a job, one after the other, each of about so many bytes and a neuron at least."""
     first_neuron = 0
     for index, (tensor, one) in enumerate(zip(tensors, axes, strict=True)):
         layout = row_layout(tensor, one)
         assert layout is not None, NumbaWeights.obstacle(tensor, one)
         (outer_count, outer_stride), (count, stride) = layout.neurons
-        kind, most = _kind_and_size(layout, tensor)
+        kind, most = _kind_and_size(layout, tensor, size)
         for outer in range(outer_count):
             for first in range(0, count, most):
                 offset = outer * outer_stride + first * stride
@@ -127,15 +125,16 @@ def _tasks(tensors: Sequence[Tensor], axes: Sequence[Axes]) -> Iterator[int]:
             first_neuron += count
 
 
-def _kind_and_size(layout: RowLayout, tensor: Tensor) -> tuple[int, int]:
+def _kind_and_size(layout: RowLayout, tensor: Tensor, size: int) -> tuple[int, int]:
     """The kind of a weight's tasks, and the largest number of neurons in one."""
-    (blocks, _), (inner, inner_stride) = layout.fan_in
+    (_, (count, neuron_stride)), ((blocks, _), (inner, inner_stride)) = layout.neurons, layout.fan_in
     row_bytes = blocks * inner * tensor.element_size()
-    rows = max(1, _TASK_BYTES // row_bytes)
+    tasks = -(-count * row_bytes // size)
+    rows = -(-count // tasks)  # the same number in each, but for the last
     if inner_stride == 1:
         return (kernels.ROWS if blocks == 1 else kernels.BLOCKS), rows
     # Columns add up one by one: in float64 that would cost digits which the blocks of single rows keep.
-    if layout.neurons[1][1] == 1 and tensor.dtype != torch.float64:
+    if neuron_stride == 1 and tensor.dtype != torch.float64:
         return kernels.COLUMNS, min(kernels.MOST_COLUMNS, max(16, _COLUMN_BYTES // row_bytes))
     return kernels.STRIDED, rows
 

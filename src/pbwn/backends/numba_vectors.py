@@ -1,0 +1,150 @@
+"""Passes over numbers that lie side by side in memory, eight at a time, in LLVM's own language.
+
+A compiler that may order sums as it likes puts them into a chain, where each waits for the one before; and it cannot
+know that a row which is written shares no memory with one which is read. Here sums are formed as they are written down,
+and one row is scaled while another is measured, so that memory is read and written at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pbwn.backends.numba_kernels import DOUBLE, FLOAT, WORD, all_of, from_bfloat16, to_bfloat16
+
+_LANES = 8  # numbers of a vector; a processor with smaller ones takes several
+# Squares are added up in the type of the numbers, half precision in float32, as long as they are so few that the
+# largest does not swallow the others: so many vectors in so many sums side by side. Then it goes on in float64.
+_BLOCK, _SUMS = 16, 4
+_AHEAD = 1024  # bytes: the processor itself asks for memory ahead, but not beyond a page
+_LINE = 64  # bytes that memory hands out at once, on most processors
+_FUSED = ("contract",)  # a product need not be rounded before it is added
+
+_ordered = njit(error_model="numpy", fastmath=False)  # without these words, a function is compiled as its caller is
+
+
+@_ordered
+def sum_of_squares(start: int, count: int, dtype: Any) -> float:
+    """The sum of squares of numbers."""
+    return _measure(start, count, dtype)
+
+
+@_ordered
+def scale_and_sum(scaled: int, factor: Any, start: int, count: int, dtype: Any) -> float:
+    """Multiply numbers at one address by a factor, and return the sum of squares of as many at another."""
+    return _scale_and_measure(scaled, factor, start, count, dtype)
+
+
+@intrinsic
+def _measure(typing_context: Any, start: Any, count: Any, dtype: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start, count, _ = arguments
+        return _Pass(builder, dtype.dtype, start).sum_of_squares(count)
+
+    return types.float64(start, count, dtype), generate
+
+
+@intrinsic
+def _scale_and_measure(typing_context: Any, scaled: Any, factor: Any, start: Any, count: Any, dtype: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        scaled, factor, start, count, _ = arguments
+        return _Pass(builder, dtype.dtype, start, scaled, factor).sum_of_squares(count)
+
+    return types.float64(scaled, factor, start, count, dtype), generate
+
+
+class _Pass:
+    """Writes the instructions of a pass over the numbers at `start` and those at `scaled`, if there are such."""
+
+    def __init__(self, builder: Any, dtype: Any, start: Any, scaled: Any = None, factor: Any = None) -> None:
+        self._builder, self._start, self._scaled, self._factor = builder, start, scaled, factor
+        self._size = dtype.bitwidth // 8
+        self._stored = {types.uint16: ir.IntType(16), types.float32: FLOAT, types.float64: DOUBLE}[dtype]
+
+    def sum_of_squares(self, count: Any) -> Any:
+        """Blocks of vectors, then parts of a block, then vectors, then the numbers that are left over."""
+        builder, last = self._builder, WORD(0)
+        totals = {
+            lanes: cgutils.alloca_once_value(builder, all_of(ir.VectorType(DOUBLE, lanes), 0.0))
+            for lanes in (_LANES, 1)
+        }
+        for vectors, lanes in ((_BLOCK, _LANES), (_SUMS, _LANES), (1, _LANES), (1, 1)):
+            step = WORD(vectors * lanes)
+            first, last = last, builder.sub(count, builder.urem(count, step))
+            with cgutils.for_range_slice(builder, first, last, step) as (index, _):
+                place = builder.mul(index, WORD(self._size))
+                if vectors == _BLOCK:
+                    self._ask_ahead(place)
+                sums = self._sums(place, vectors, lanes)
+                builder.store(builder.fadd(builder.load(totals[lanes]), sums), totals[lanes])
+        return builder.fadd(*(self._sum(builder.load(total), lanes) for lanes, total in totals.items()))
+
+    def _sums(self, place: Any, vectors: int, lanes: int) -> Any:
+        """The sums of squares in each lane of so many vectors, as float64; single vectors are that from the start."""
+        builder, sums = self._builder, []
+        for number in range(vectors):
+            here = builder.add(place, WORD(number * lanes * self._size))
+            values = self._load(self._start, here, lanes)
+            if vectors == 1:
+                values = self._in_float64(values)
+            squares = builder.fmul(values, values, flags=_FUSED)
+            if number < _SUMS:
+                sums.append(squares)
+            else:
+                sums[number % _SUMS] = builder.fadd(sums[number % _SUMS], squares, flags=_FUSED)
+            self._scale(here, lanes)
+        while len(sums) > 1:
+            sums = [builder.fadd(one, other) for one, other in zip(sums[::2], sums[1::2], strict=True)]
+        return self._in_float64(sums[0])
+
+    def _scale(self, place: Any, lanes: int) -> None:
+        if self._scaled is None:
+            return
+        builder, values = self._builder, self._load(self._scaled, place, lanes)
+        one = builder.insert_element(all_of(values.type, 0.0), self._factor, ir.IntType(32)(0))
+        factors = builder.shuffle_vector(one, one, all_of(ir.VectorType(ir.IntType(32), lanes), 0))
+        products = builder.fmul(values, factors)
+        if self._stored == ir.IntType(16):
+            products = to_bfloat16(builder, products)
+        builder.store(products, self._pointer(self._scaled, place, lanes), align=self._size)
+
+    def _load(self, start: Any, place: Any, lanes: int) -> Any:
+        values = self._builder.load(self._pointer(start, place, lanes), align=self._size)
+        return from_bfloat16(self._builder, values) if self._stored == ir.IntType(16) else values
+
+    def _pointer(self, start: Any, place: Any, lanes: int) -> Any:
+        return self._builder.inttoptr(self._builder.add(start, place), ir.VectorType(self._stored, lanes).as_pointer())
+
+    def _in_float64(self, values: Any) -> Any:
+        wide = ir.VectorType(DOUBLE, values.type.count)
+        return values if values.type == wide else self._builder.fpext(values, wide)
+
+    def _sum(self, values: Any, lanes: int) -> Any:
+        """The sum of a vector's lanes, by halves."""
+        builder = self._builder
+        while lanes > 1:
+            lanes //= 2
+            low, high = (
+                ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(first, first + lanes)))
+                for first in (0, lanes)
+            )
+            values = builder.fadd(
+                builder.shuffle_vector(values, values, low), builder.shuffle_vector(values, values, high)
+            )
+        return builder.extract_element(values, ir.IntType(32)(0))
+
+    def _ask_ahead(self, place: Any) -> None:
+        """Ask for the memory of a block, which may be nobody's, before it is used."""
+        builder, word, byte = self._builder, ir.IntType(32), ir.IntType(8).as_pointer()
+        ask = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        )
+        to_read, keep_near, data = word(0), word(3), word(1)
+        start = builder.add(self._start, builder.add(place, WORD(_AHEAD)))
+        for line in range(0, _BLOCK * _LANES * self._size, _LINE):
+            where = builder.inttoptr(builder.add(start, WORD(line)), byte)
+            builder.call(ask, [where, to_read, keep_near, data])
