@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from dataclasses import dataclass
 
 from pbwn_repro.engine.reporting import Everyone
@@ -43,7 +44,12 @@ class PressesCtrlC(Killer):
         self.sweeper, self.waits = sweeper, waits
 
     def step(self, step, loss, rate, speed):
-        if step == 5:
-            os.kill(self.sweeper, signal.SIGINT)
-            if self.waits:
-                signal.pause()
+        if step != 5:
+            return
+        handed_on = threading.Event()
+        if self.waits:  # for a signal that may come before the waiting has begun
+            stop = signal.getsignal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, lambda *call: (stop(*call), handed_on.set()))
+        os.kill(self.sweeper, signal.SIGINT)
+        if self.waits:
+            handed_on.wait()
