@@ -1,7 +1,9 @@
 """The compiled path: its bits, its threads, its processes, its cache, and what it says where it cannot serve."""
 
+import math
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from pbwn.backends import (
     paths,
 )
 from pbwn.batched import Batch
+from twins import units_in_last_place
 
 UNIT = pbwn.UnitNorm()
 WHOLE = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -310,16 +313,48 @@ def test_a_numba_that_breaks_when_imported_is_passed_over_and_its_reason_told(tm
     assert printed.endswith("backend torch")
 
 
-@pytest.mark.parametrize("constraint", [UNIT, pbwn.MaxNorm(3.0), pbwn.UnitNorm(1e-35)], ids=repr)
+@pytest.mark.parametrize(
+    "constraint", [UNIT, pbwn.MaxNorm(3.0), pbwn.UnitNorm(1e-35), pbwn.UnitNorm("initial")], ids=repr
+)
 @pytest.mark.parametrize("dtype", numba_weights.DTYPES, ids=str)
 def test_a_row_does_not_depend_on_those_that_are_scaled_or_measured_beside_it(dtype, constraint):
-    for fan_in in (1, 7, 8, 27, 33, 127, 128, 161, 300, 4609):
-        rows = torch.randn(41, fan_in, generator=torch.Generator().manual_seed(fan_in)).to(dtype)
+    generator = torch.Generator().manual_seed(0)
+    for fan_in in (1, 7, 8, 27, 33, 63, 64, 161, 300, 4609):
+        room = torch.randn(1 + 41 * (fan_in + 3), generator=generator).to(dtype)
+        rows = room[1:].view(41, -1)[:, :fan_in]  # a number off, and three between two rows
         rows[3], rows[5], rows[11], rows[20] = 0, torch.nan, rows[11] * 1e-30, rows[20] * 1e30
         rows[30:34] = torch.eye(fan_in, dtype=dtype)[0]  # on the sphere, to the last bit
-        together, alone = constrained(rows.clone(), Axes((0,)), "all"), rows.clone()
-        Batch([together], constraint, backend="numba").project_()
-        for row in alone:
-            Batch([constrained(row[None], Axes((0,)))], constraint, backend="numba").project_()
-        bits = WHOLE[rows.element_size()]
-        assert torch.equal(together.tensor.view(bits), alone.view(bits)), fan_in
+        radii = torch.arange(41, dtype=torch.float64) if constraint.length == "initial" else None
+        alone = room.clone()
+        for number, row in enumerate(alone[1:].view(41, -1)[:, :fan_in]):
+            one = constrained(row[None], Axes((0,)))
+            own = {} if radii is None else {"weight": radii[number : number + 1]}
+            Batch([one], constraint, own, backend="numba").project_()
+        together = constrained(rows, Axes((0,)))
+        Batch([together], constraint, {} if radii is None else {"weight": radii}, backend="numba").project_()
+        bits = WHOLE[room.element_size()]
+        assert torch.equal(room.view(bits), alone.view(bits)), fan_in
+
+
+def test_a_large_entry_among_the_worst_companions_is_within_the_promise():
+    # Each of five squares is half a unit of the sum that it meets in its lane, less a bit, and is rounded away.
+    row = torch.zeros(128)
+    row[32], row[44] = float.fromhex("0x1.000ffcp+0"), float.fromhex("0x1.f96bf8p-21")
+    row[[0, 8, 16, 64, 96]] = float.fromhex("0x1.ffffdp-13")
+    norm = math.sqrt(math.fsum(number * number for number in row.tolist()))
+    entry = constrained(row[None].clone(), Axes((0,)))
+    Batch([entry], pbwn.UnitNorm(1.012), backend="numba").project_()
+    assert units_in_last_place(entry.tensor, row.double()[None] * 1.012 / norm) <= 3.5
+
+
+@pytest.mark.parametrize("largest", [1.0, 2.0**20])
+@pytest.mark.parametrize("fan_in", [500, 1024, 70_000, 400_000])
+def test_float64_sums_lose_no_more_digits_in_long_rows(fan_in, largest):
+    row = torch.full((1, fan_in), 1 / 3, dtype=torch.float64)
+    row[0, 0] *= largest
+    squares = [Fraction(number) ** 2 for number in (row[0, 0].item(), row[0, 1].item())]
+    norm = math.sqrt(squares[0] + (fan_in - 1) * squares[1])
+    entry = constrained(row, Axes((0,)))
+    first = row[0, 0].item()
+    Batch([entry], UNIT, backend="numba").project_()
+    assert abs(entry.tensor[0, 0].item() / (first / norm) - 1) <= 12 * torch.finfo(torch.float64).eps

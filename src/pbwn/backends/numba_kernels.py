@@ -36,6 +36,9 @@ WORD, FLOAT, DOUBLE = ir.IntType(64), ir.FloatType(), ir.DoubleType()
 
 _FREE_ORDER = {"reassoc", "contract", "nsz"}  # lets sums use vector registers; NaN and infinity keep their meaning
 inlined = njit(error_model="numpy", fastmath=_FREE_ORDER)
+ordered = njit(
+    error_model="numpy", fastmath=False
+)  # computes as it is written, also inside of a function that is inlined
 _SOURCES = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("numba_*.py"))))
 
 
@@ -70,15 +73,15 @@ def pointer(typing_context: Any, address: Any) -> Any:
 def size_of(typing_context: Any, dtype: Any) -> Any:
     """The bytes of a number of this type."""
     size = dtype.dtype.bitwidth // 8
-    return types.int64(dtype), lambda context, builder, signature, arguments: ir.IntType(64)(size)
+    return types.int64(dtype), lambda context, builder, signature, arguments: WORD(size)
 
 
 @intrinsic
 def stack(typing_context: Any) -> Any:
-    """Room for two float64 for each column of a task, on the stack of the calling function."""
+    """Room for two float64 for each neuron that is worked on together, on the stack of the calling function."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        room = cgutils.alloca_once(builder, ir.DoubleType(), size=2 * MOST_COLUMNS)
+        room = cgutils.alloca_once(builder, DOUBLE, size=2 * MOST_COLUMNS)
         return builder.bitcast(room, context.get_value_type(types.voidptr))
 
     return types.voidptr(), generate
@@ -89,9 +92,8 @@ def take_next(typing_context: Any, address: Any) -> Any:
     """The number at an address, which is increased by one in the same instant."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = ir.IntType(64)
-        place = builder.inttoptr(arguments[0], number.as_pointer())
-        return builder.atomic_rmw("add", place, number(1), "monotonic")
+        place = builder.inttoptr(arguments[0], WORD.as_pointer())
+        return builder.atomic_rmw("add", place, WORD(1), "monotonic")
 
     return types.int64(types.int64), generate
 
@@ -152,6 +154,14 @@ def numbers(address: int, count: int, stride: Any, dtype: Any) -> Any:
     return carray(pointer(address), ((count - 1) * stride + 1,), dtype)[::stride]
 
 
+@ordered
+def add(total: float, lost: float, part: float) -> tuple[float, float]:
+    """Add a part to a sum: the new sum, and what all roundings have taken from it so far."""
+    new = total + part
+    added = new - total
+    return new, lost + ((total - (new - added)) + (part - added))
+
+
 @inlined
 def careful_norm(start: int, blocks: int, step: int, count: int, stride: Any, dtype: Any) -> float:
     """The norm where squares in the usual precision overflow or lose digits: by way of the largest entry."""
@@ -162,11 +172,11 @@ def careful_norm(start: int, blocks: int, step: int, count: int, stride: Any, dt
             largest = value if value > largest or value != value else largest  # a NaN stays
     if not 0.0 < largest < math.inf:
         return largest
-    total = 0.0
+    total, lost = 0.0, 0.0
     for block in range(blocks):
         for stored in numbers(start + block * step, count, stride, dtype):
-            total += (converted(stored, 0.0) / largest) ** 2
-    return math.sqrt(total) * largest
+            total, lost = add(total, lost, (converted(stored, 0.0) / largest) ** 2)
+    return math.sqrt(total + lost) * largest
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""The compiled loops of the projection, one pass over each row: its norm, then its product while it is in the cache."""
+"""The compiled loops of the projection: each row is measured, then scaled from the cache while others are measured."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pbwn.backends.numba_kernels import (
 )
 from pbwn.backends.numba_vectors import scale_and_sum, sum_of_squares
 
-_BLOCK = 512  # sums are formed in blocks, so that rounding does not grow with the length of a row
+_BLOCK = 512  # sums of scattered numbers are formed in blocks, so that rounding grows less with the length of a row
 _FEW_BYTES = 12 * 1024  # rows that are scaled together, and those that are measured meanwhile, fit into the first cache
 # Sums of squares within these bounds are right in float32 and in float64; beyond, they may have lost digits.
 _SAFE_SQUARES = 1e-24, 1e36
@@ -54,6 +54,7 @@ _SAFE_FACTORS = 1e-30, 1e30  # a float32 holds these with all its digits
 
 @inlined
 def _sum_of_squares(start: int, count: int, stride: Any, dtype: Any) -> float:
+    """The sum of squares of numbers that need not lie side by side."""
     if stride is None:
         return sum_of_squares(start, count, dtype)
     total, row = 0.0, numbers(start, count, stride, dtype)
@@ -124,14 +125,14 @@ def _project_neuron(
 def _project_rows(
     start: int, rows: int, apart: int, count: int, radii: Any, is_ball: bool, zero: Any, dtype: Any
 ) -> None:
-    """Project neurons whose weights lie side by side, a few at a time, and measure the next ones meanwhile."""
-    few = max(1, min(MOST_COLUMNS, _FEW_BYTES // (count * size_of(dtype)), rows // 4))
-    sums = carray(stack(), (few,), np.float64)
-    for row in range(min(few, rows)):
+    """Project neurons whose weights lie side by side, a few at a time, and measure the next few meanwhile."""
+    few = max(1, min(MOST_COLUMNS, _FEW_BYTES // (count * size_of(dtype)), rows // 4))  # the first have nothing beside
+    sums = carray(stack(), (few,), np.float64)  # each becomes the factor of its row, then the sum of the one beside it
+    for row in range(few):
         sums[row] = sum_of_squares(start + row * apart, count, dtype)
     for first in range(0, rows, few):
         last = min(first + few, rows)
-        for row in range(first, last):  # square roots need not wait in turn
+        for row in range(first, last):  # for all before any is scaled: square roots need not wait in turn
             total = sums[row - first]
             if _SAFE_SQUARES[0] < total < _SAFE_SQUARES[1]:
                 norm = math.sqrt(total)
@@ -139,14 +140,14 @@ def _project_rows(
                 norm = careful_norm(start + row * apart, 1, 0, count, None, dtype)
             sums[row - first] = _factor(norm, radii[min(row, radii.size - 1)], is_ball)
         for row in range(first, last):
-            factor, here, following = sums[row - first], start + row * apart, start + (row + few) * apart
-            if row + few >= rows:
-                _scale(numbers(here, count, None, dtype), factor, zero)
-            elif _is_usual(factor):
-                sums[row - first] = scale_and_sum(here, rounded(factor, zero), following, count, dtype)
-            else:
-                _scale(numbers(here, count, None, dtype), factor, zero)
-                sums[row - first] = sum_of_squares(following, count, dtype)
+            factor, here, beside = sums[row - first], start + row * apart, start + (row + few) * apart
+            has_other = row + few < rows
+            if has_other and _is_usual(factor):
+                sums[row - first] = scale_and_sum(here, rounded(factor, zero), beside, count, dtype)
+                continue
+            _scale(numbers(here, count, None, dtype), factor, zero)
+            if has_other:
+                sums[row - first] = sum_of_squares(beside, count, dtype)
 
 
 @inlined

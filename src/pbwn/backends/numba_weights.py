@@ -28,8 +28,8 @@ from pbwn.constraint import Constraint, MaxNorm
 from pbwn.layout import RowLayout, row_layout
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-_TASKS_PER_THREAD = 4  # at least: a thread that is held up leaves its last ones to the others
-_TASK_BYTES = 32 * 1024, 512 * 1024  # no smaller, since a task takes time to begin; no larger, however much there is
+_TASKS_PER_THREAD = 4  # or more: a thread that is held up leaves its last ones to the others
+_TASK_BYTES = 32 * 1024, 512 * 1024  # no less, since a task takes time to begin; no more, unless a row alone has more
 _COLUMN_BYTES = 2 * 1024 * 1024  # columns are passed over in long lines, which memory likes better than short ones
 _SERIAL_BYTES = 64 * 1024  # less than this is done before a second thread would have started
 
