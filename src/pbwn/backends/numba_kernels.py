@@ -36,9 +36,7 @@ WORD, FLOAT, DOUBLE = ir.IntType(64), ir.FloatType(), ir.DoubleType()
 
 _FREE_ORDER = {"reassoc", "contract", "nsz"}  # lets sums use vector registers; NaN and infinity keep their meaning
 inlined = njit(error_model="numpy", fastmath=_FREE_ORDER)
-ordered = njit(
-    error_model="numpy", fastmath=False
-)  # computes as it is written, also inside of a function that is inlined
+ordered = njit(error_model="numpy", fastmath=False)  # computes as it is written, also where an inlined one calls it
 _SOURCES = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("numba_*.py"))))
 
 
