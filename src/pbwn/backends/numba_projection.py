@@ -98,15 +98,7 @@ def _factor(norm: float, radius: float, is_ball: bool) -> float:
 
 @inlined
 def _project_neuron(
-    start: int,
-    blocks: int,
-    step: int,
-    count: int,
-    stride: Any,
-    radius: float,
-    is_ball: bool,
-    zero: Any,
-    dtype: Any,
+    start: int, blocks: int, step: int, count: int, stride: Any, radius: float, is_ball: bool, zero: Any, dtype: Any
 ) -> None:
     """Project the weights of one neuron: blocks of `count` numbers, `step` bytes apart."""
     total = 0.0
