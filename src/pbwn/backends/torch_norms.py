@@ -1,8 +1,8 @@
-"""Inverse norms of the rows of many weights by torch's operations, as exact as these are without taking longer.
+"""Norms of the rows of many weights by torch's operations, as exact as these are without taking longer.
 
 Torch's norm adds up eight squares side by side, each in one sum, and those left over one by one. In a long row every
-square is rounded to a sum that is many times as large, so rows are measured in pieces. Where a row has no fitting ones,
-its squares are written down first: torch's sum of them is more exact, and takes longer.
+square is rounded to a sum that is many times as large, so rows are measured in pieces, then the norms of these. Where a
+row has no fitting ones, its squares are written down first: torch's sum of them is more exact, and takes longer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 _LANES = 8
-# How many squares float32 adds up within two units in the last place; within six where all are equal, so that rounding
-# errors have one sign, and within 17 where one that is many times as large as these swallows part of each.
-_LONGEST = 256
+# How many squares float32 adds up within two units in the last place; within seven where all are equal, so that
+# rounding errors have one sign, and within 22 where one that is many times as large as these swallows part of each.
+_LONGEST = 320
 _SHORTEST, _SHORTEST_STRETCH = 96, 24  # shorter ones take more time than the squares
 _FEW, _MANY = 32, 6  # in so few numbers, or in so many pieces, what is left over beside the eight does no harm
-_FEW_PIECES = 4  # that are added up one after the other for all rows at once, more of them row by row
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +45,6 @@ class Rows:
         return cls(view, neuron_dims, neurons, cut, 0 if cut is None else prod(cut.shape[:-1]) // neurons)
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """First come rows that are measured by squares, then those in several pieces, then those in one."""
-        return self.cut is not None, -self.pieces
-
-    @property
     def nbytes(self) -> int:
         """The memory that is gone through when they are measured."""
         return self.view.nbytes * (2 if self.cut is None else 1)
@@ -61,33 +55,30 @@ class Rows:
         return self.neurons * (1 + (self.pieces if self.pieces > 1 else 0))
 
 
-class InverseNorms:
-    """What writes the inverse norms of many rows, a number for each neuron in the order of their ranks.
+class Norms:
+    """What writes the norms of many rows, a number for each neuron; rows with as many pieces stand together.
 
-    These are followed by the numbers of pieces, where rows have several, and by room for squares.
+    These are followed by the norms of pieces, where rows have several, and by room for squares.
     """
 
     def __init__(self, rows: Sequence[Rows], numbers: Tensor) -> None:
         neurons = sum(some.neurons for some in rows)
-        self.all, others = numbers.tensor_split([neurons])
-        self._sums, self._norms = self.all.tensor_split([sum(some.neurons for some in rows if some.pieces != 1)])
-        self._pieces, room = others.tensor_split([sum(some.own_numbers for some in rows) - neurons])
-        self._measures: list[Callable[[], object]] = []
-        self._add_ups: list[Callable[[], object]] = []
-        own, pieces = self.all, self._pieces
+        self.all, pieces, room = numbers.tensor_split([neurons, sum(some.own_numbers for some in rows)])
+        first: list[Callable[[], object]] = []
+        then: list[Callable[[], object]] = []
+        remaining = self.all
         for count, group in groupby(rows, key=lambda some: some.pieces):
             alike = list(group)
-            norms, own = own.tensor_split([sum(some.neurons for some in alike)])
-            if count > 1:
-                sums = norms
-                norms, pieces = pieces.tensor_split([sums.numel() * count])
-                self._add_ups.append(_sum(norms.view(-1, count), sums))
-            for some, part in zip(alike, norms.split([some.neurons * max(count, 1) for some in alike]), strict=True):
-                if some.cut is None:
-                    self._add_ups.append(_sum_of_squares(some, part, room))
-                else:
-                    dtype, out = part.dtype if part.dtype != some.view.dtype else None, part.view(some.cut.shape[:-1])
-                    self._measures.append(partial(vector_norm, some.cut, 2, -1, dtype=dtype, out=out))
+            norms, remaining = remaining.tensor_split([sum(some.neurons for some in alike)])
+            measured = norms
+            if count == 0:
+                then.append(norms.sqrt_)
+            elif count > 1:
+                measured, pieces = pieces.tensor_split([norms.numel() * count])
+                then.append(partial(vector_norm, measured.view(-1, count), 2, -1, out=norms))
+            for some, out in zip(alike, measured.split([some.neurons * max(count, 1) for some in alike]), strict=True):
+                first.append(_sums_of_squares(some, out, room) if some.cut is None else _norms(some.cut, out))
+        self._steps = first + then
 
     @staticmethod
     def numbers(rows: Sequence[Rows]) -> int:
@@ -96,31 +87,17 @@ class InverseNorms:
 
     def measure_(self) -> None:
         """Write all of them."""
-        for measure in self._measures:
-            measure()
-        self._norms.reciprocal_()
-        if self._add_ups:
-            self._pieces.square_()
-            for add_up in self._add_ups:
-                add_up()
-            self._sums.rsqrt_()
+        for step in self._steps:
+            step()
 
 
-def _sum(pieces: Tensor, sums: Tensor) -> Callable[[], object]:
-    """What adds up the squares of each row's pieces."""
-    if pieces.shape[1] > _FEW_PIECES:
-        return partial(torch.sum, pieces, 1, out=sums)
-    first, second, *others = pieces.unbind(1)
-
-    def add_up() -> None:
-        torch.add(first, second, out=sums)
-        for other in others:
-            sums.add_(other)
-
-    return add_up
+def _norms(cut: Tensor, norms: Tensor) -> Callable[[], object]:
+    """What measures all pieces."""
+    dtype = norms.dtype if norms.dtype != cut.dtype else None
+    return partial(vector_norm, cut, 2, -1, dtype=dtype, out=norms.view(cut.shape[:-1]))
 
 
-def _sum_of_squares(rows: Rows, sums: Tensor, room: Tensor) -> Callable[[], object]:
+def _sums_of_squares(rows: Rows, sums: Tensor, room: Tensor) -> Callable[[], object]:
     """What squares all numbers and adds them up: along one dimension after the other, rounding errors stay small."""
     squares = _laid_out_like(rows.view, room)
     *others, last = sorted(range(rows.neuron_dims, squares.ndim), key=squares.size, reverse=True)
@@ -167,8 +144,8 @@ def _pieces(rows: Tensor, neuron_dims: int) -> Tensor | None:
 def _length(together: int, stretches: int = 1) -> int | None:
     """How long the pieces are, where so many numbers lie together and a row has so many of such stretches.
 
-    >>> [_length(count) for count in (27, 144, 768, 4608, 707, 157, 709)]
-    [27, 144, 256, 256, 101, None, None]
+    >>> [_length(count) for count in (27, 144, 296, 768, 4608, 707, 157, 709)]
+    [27, 144, 296, 256, 288, 101, None, None]
     """
     if together <= _FEW:
         return together

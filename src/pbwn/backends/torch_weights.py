@@ -15,7 +15,7 @@ from torch import Tensor
 from pbwn import projection
 from pbwn.axes import Axes
 from pbwn.backends.reference_weights import is_laid_out, tangent_gradient_
-from pbwn.backends.torch_norms import InverseNorms, Rows
+from pbwn.backends.torch_norms import Norms, Rows
 from pbwn.constraint import Constraint, UnitNorm
 from pbwn.layout import Whereabouts
 
@@ -47,7 +47,7 @@ class TorchWeights:
                     filled = 0
                 members[-1].append(neurons)
                 filled += size
-        most = max(InverseNorms.numbers([neurons.rows for neurons in group]) for group in members)
+        most = max(Norms.numbers([neurons.rows for neurons in group]) for group in members)
         self._scratch = _Scratch(most, self._dtype)
         with self._scratch as numbers:
             self._groups = [_Group(group, constraint, numbers) for group in members]
@@ -127,10 +127,10 @@ class _Group:
     """Some neurons of some weights, with a number for each."""
 
     def __init__(self, members: Sequence[_Neurons], constraint: Constraint, numbers: Tensor) -> None:
-        self._members = sorted(members, key=lambda neurons: neurons.rows.rank)
+        self._members = sorted(members, key=lambda neurons: neurons.rows.pieces)
         self._constraint = constraint
-        self._inverse_norms = InverseNorms([neurons.rows for neurons in self._members], numbers)
-        self._numbers = self._inverse_norms.all
+        self._norms = Norms([neurons.rows for neurons in self._members], numbers)
+        self._numbers = self._norms.all
         self._rows = [neurons.rows.view for neurons in self._members]
         self._fan_in = [neurons.axes.fan_in_dims(neurons.rows.view) for neurons in self._members]
         parts = self._numbers.split([neurons.rows.neurons for neurons in self._members])
@@ -146,13 +146,15 @@ class _Group:
 
     def project_(self) -> None:
         """Norms of all rows, what all neurons are multiplied by at once, then the products."""
-        self._inverse_norms.measure_()
+        self._norms.measure_()
         if not self._is_usual or not _are_safe(self._numbers):
             self._project_with_care_()
             return
-        if self._constraint != _UNIT:
+        if self._constraint == _UNIT:
+            self._numbers.reciprocal_()  # from a cache, products take less time than quotients
+        else:
             self._numbers.copy_(self._factors())
-        torch._foreach_mul_(self._rows, self._per_row)  # from a cache, products take less time than quotients
+        torch._foreach_mul_(self._rows, self._per_row)
 
     def tangent_(self, gradients: Sequence[Tensor | None]) -> None:
         """Norms of all rows and their products with the gradients, coefficients at once, then what is subtracted.
@@ -166,35 +168,32 @@ class _Group:
         }
         if not slopes:
             return
-        self._inverse_norms.measure_()
+        self._norms.measure_()
         dots = []
-        for index, inverse in enumerate(self._per_row):
+        for index, norms in enumerate(self._per_row):
             if index in slopes:
                 dots.append((self._rows[index] * slopes[index]).sum(self._fan_in[index]).flatten())
             else:
-                dots.append(torch.zeros_like(inverse).flatten())
-                inverse.fill_(1)
+                dots.append(torch.zeros_like(norms).flatten())
+                norms.fill_(1)
         products = torch.cat(dots)
         if not (_are_safe(self._numbers) and products.isfinite().all()):
             for index in list(slopes):
                 if not (_are_safe(self._per_row[index]) and dots[index].isfinite().all()):
                     neurons = self._members[index]
                     projection.tangent_(slopes.pop(index), neurons.rows.view, neurons.axes, radii=neurons.radii)
-        self._numbers.copy_(projection.tangent_coefficients(self._norms(), products, self._radii))
+        self._numbers.copy_(projection.tangent_coefficients(self._numbers.to(torch.float64), products, self._radii))
         views, coefficients = ([kept[index] for index in slopes] for kept in (self._rows, self._per_row))
         if slopes:
             torch._foreach_addcmul_(list(slopes.values()), views, coefficients, -1)
 
     def _factors(self) -> Tensor:
-        """What each neuron is multiplied by: 1 where it is to be left as it is."""
-        return projection.safe_factors(self._constraint, self._norms(), self._radii)
-
-    def _norms(self) -> Tensor:
-        return self._numbers.to(torch.float64).reciprocal()
+        """What each neuron is multiplied by, from its norm: 1 where it is to be left as it is."""
+        return projection.safe_factors(self._constraint, self._numbers.to(torch.float64), self._radii)
 
     def _project_with_care_(self) -> None:
         """Rows next to a norm that may have lost digits go through `projection`, as all do if the radius is extreme."""
-        unsafe = [not self._is_usual or not _are_safe(inverse) for inverse in self._per_row]
+        unsafe = [not self._is_usual or not _are_safe(norms) for norms in self._per_row]
         self._numbers.copy_(self._factors())
         for neurons, factors, is_unsafe in zip(self._members, self._per_row, unsafe, strict=True):
             if is_unsafe:
