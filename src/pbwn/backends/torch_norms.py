@@ -19,7 +19,7 @@ from torch.linalg import vector_norm
 
 _LANES = 8
 # How many squares float32 adds up within two units in the last place; within seven where all are equal, so that
-# rounding errors have one sign, and within 22 where one that is many times as large as these swallows part of each.
+# rounding errors have one sign, and within 24 where one that is many times as large as these swallows part of each.
 _LONGEST = 320
 _SHORTEST, _SHORTEST_STRETCH = 96, 24  # shorter ones take more time than the squares
 _FEW, _MANY = 32, 6  # in so few numbers, or in so many pieces, what is left over beside the eight does no harm
