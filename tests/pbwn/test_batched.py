@@ -92,11 +92,11 @@ def test_rows_in_several_stretches_of_memory_are_measured_whole(backend, layout,
     assert units_in_last_place(entry.tensor, project_(weight.double(), axes)) <= 4
 
 
-@pytest.mark.parametrize(("backend", "units"), [("torch", 24), ("numba", 4)])
+@pytest.mark.parametrize(("backend", "units"), [("torch", 20), ("numba", 4)])
 @pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
 def test_rows_with_an_entry_that_swallows_the_others_stay_near(backend, units, axes):
     generator = torch.Generator().manual_seed(0)
-    for length in (64, 144, 288, 320, 576, 768, 2048, 4608):
+    for length in (64, 144, 288, 576, 768, 2048, 4608):
         rows = (0.5 + torch.rand(400, 1, generator=generator) / 2).repeat(1, length)
         rows[:, 0] *= torch.exp2(11 * torch.rand(400, generator=generator))
         entry = constrained(rows.clone() if axes == Axes((0,)) else rows.t().contiguous(), axes)

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 _LANES = 8
-# How many squares float32 adds up within two units in the last place; within seven where all are equal, so that
-# rounding errors have one sign, and within 24 where one that is many times as large as these swallows part of each.
-_LONGEST = 320
+# How many squares float32 adds up within two units in the last place; within six where all are equal, so that rounding
+# errors have one sign, and within 17 where one that is many times as large as these swallows part of each.
+_LONGEST = 256
 _SHORTEST, _SHORTEST_STRETCH = 96, 24  # shorter ones take more time than the squares
 _FEW, _MANY = 32, 6  # in so few numbers, or in so many pieces, what is left over beside the eight does no harm
 
@@ -144,8 +144,8 @@ def _pieces(rows: Tensor, neuron_dims: int) -> Tensor | None:
 def _length(together: int, stretches: int = 1) -> int | None:
     """How long the pieces are, where so many numbers lie together and a row has so many of such stretches.
 
-    >>> [_length(count) for count in (27, 144, 296, 768, 4608, 707, 157, 709)]
-    [27, 144, 296, 256, 288, 101, None, None]
+    >>> [_length(count) for count in (27, 144, 768, 4608, 707, 157, 709)]
+    [27, 144, 256, 256, 101, None, None]
     """
     if together <= _FEW:
         return together
