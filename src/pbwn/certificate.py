@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from pbwn import sharded, text
-from pbwn.batched import TOLERANCE, neuron_norms
-from pbwn.constraint import Constraint
+from pbwn import text
+from pbwn.constraint import TOLERANCE, Constraint
+from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 
 RowIndex: TypeAlias = "int | tuple[int, ...]"
@@ -18,10 +18,11 @@ RowIndex: TypeAlias = "int | tuple[int, ...]"
 
 @dataclass(frozen=True)
 class WeightReport:
-    """One weight: the largest relative deviation of its rows, and which rows are zero or not finite.
+    """One weight, as the next step starts from it: the largest relative deviation of its rows, and which are special.
 
-    A row's index is a number, or a tuple where several axes index the neurons. Zero rows do not count for the
-    deviation; `zero_rows_allowed` says whether the constraint permits those that there are. `between_projections`
+    A row's index is a number, or a tuple where several axes index the neurons. `dead` rows are zero, `nonfinite` ones
+    hold NaN or infinity, `free` ones are not constrained, because they were zero at attach. Zero rows do not count for
+    the deviation; `zero_rows_allowed` says whether the constraint permits those that there are. `between_projections`
     says that a step has moved the weight since its last projection, as an interval allows. `held` says whether an
     optimizer still moves it: one that was replaced after attach is not the optimizer's any more. `in_model` says
     whether its layer is still part of the model.
@@ -32,6 +33,7 @@ class WeightReport:
     tolerance: float
     dead: tuple[RowIndex, ...]
     nonfinite: tuple[RowIndex, ...]
+    free: tuple[RowIndex, ...]
     zero_rows_allowed: bool
     between_projections: bool = False
     held: bool = True
@@ -46,6 +48,7 @@ class Certificate:
     hooks_in_place: bool = True
     gone: tuple[str, ...] = ()  # weights that were removed or parametrized after attach
     unconstrained: tuple[str, ...] = ()  # weights that were left alone because nothing trained them, and are trained
+    second_iterates: tuple[str, ...] = ()  # optimizers that keep another set of weights, which no projection reaches
 
     @property
     def between_projections(self) -> bool:
@@ -73,6 +76,22 @@ class Certificate:
         return {weight.name: weight.nonfinite for weight in self.weights if weight.nonfinite}
 
     @property
+    def free(self) -> dict[str, tuple[RowIndex, ...]]:
+        """The indices of rows that are not constrained because they were zero at attach, by the name of the weight."""
+        return {weight.name: weight.free for weight in self.weights if weight.free}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing and no problem, a sentence each."""
+        found = [f"{name}: {_rows(rows)} free, zero at attach" for name, rows in self.free.items()]
+        for name in self.second_iterates:
+            found.append(
+                f"{name} keeps a second set of weights, of which this says nothing: those it evaluates with may be off "
+                "the sphere"
+            )
+        return tuple(found)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """Everything that keeps this from being ok, a sentence each."""
         found = []
@@ -84,7 +103,10 @@ class Certificate:
         for name in self.gone:
             found.append(f"{name}: removed or parametrized after attach: call detach() and attach anew")
         for name in self.unconstrained:
-            found.append(f"{name}: trained now, and left alone because it was not at attach: detach() and attach anew")
+            found.append(
+                f"{name}: trained now, and not constrained because it was not at attach: call projection.detach() and "
+                "pbwn.attach(model, optimizer, ...) anew"
+            )
         for weight in self.weights:
             if weight.nonfinite:
                 found.append(f"{weight.name}: {_rows(weight.nonfinite)} not finite")
@@ -113,13 +135,18 @@ class Certificate:
             f"{verdict}: largest deviation {self.largest_deviation:.1e} over {weights}, "
             f"{_count(self.dead)} dead and {_count(self.nonfinite)} broken rows{when}"
         )
-        return "\n".join([summary, *(f"- {problem}" for problem in self.problems)])
+        problems = (f"- {problem}" for problem in self.problems)
+        return "\n".join([summary, *problems, *(f"- note: {note}" for note in self.notes)])
+
+    def __repr__(self) -> str:
+        return f"<Certificate: {str(self).partition(chr(10))[0]}>"
 
 
 def certify(
     weights: Sequence[ConstrainedWeight],
     constraint: Constraint,
-    radii: Mapping[str, Tensor],
+    radii: Mapping[str, float | Tensor],
+    stored: Mapping[str, Tensor] | None = None,
     *,
     between_projections: Collection[str] = (),
     orphans: Collection[str] = (),
@@ -127,12 +154,14 @@ def certify(
 ) -> tuple[WeightReport, ...]:
     """Measure every weight in float64. Where weights are sharded, every process has to call this.
 
-    `between_projections`, `orphans` and `removed` name the weights that are so: moved by a step since, held by no
-    optimizer, in a layer that the model has no longer.
+    `stored` has the tensors that the next step starts from, where these are not the weights. `between_projections`,
+    `orphans` and `removed` name the weights that are so: moved by a step since, held by no optimizer, in a layer that
+    the model has no longer.
     """
+    stored = stored or {}
     return tuple(
         replace(
-            _report(weight, constraint, radii.get(weight.name)),
+            _report(weight, stored.get(weight.name, weight.tensor), constraint, radii.get(weight.name)),
             between_projections=weight.name in between_projections,
             held=weight.name not in orphans,
             in_model=weight.name not in removed,
@@ -141,11 +170,12 @@ def certify(
     )
 
 
-def _report(weight: ConstrainedWeight, constraint: Constraint, radii: Tensor | None) -> WeightReport:
-    tensor, axes = weight.tensor, weight.axes
-    norms = sharded.gather(neuron_norms(tensor, axes), tensor, axes)
-    if radii is not None:
-        radii = sharded.gather(radii.to(norms), tensor, axes)
+def _report(
+    weight: ConstrainedWeight, tensor: Tensor, constraint: Constraint, radii: float | Tensor | None
+) -> WeightReport:
+    norms = dtensor.gather(dtensor.row_norms(tensor, weight.axes), tensor, weight.axes)
+    if isinstance(radii, Tensor):
+        radii = dtensor.gather(radii.to(norms), tensor, weight.axes)
     deviations = constraint.deviations(norms, radii)
     finite = norms.isfinite()
     zero = norms == 0
@@ -159,6 +189,7 @@ def _report(weight: ConstrainedWeight, constraint: Constraint, radii: Tensor | N
         tolerance=TOLERANCE[tensor.dtype],
         dead=_indices(zero),
         nonfinite=_indices(~finite),
+        free=_indices(radii == 0) if isinstance(radii, Tensor) else (),
         zero_rows_allowed=not bool((zero & (deviations > 0)).any()),
     )
 

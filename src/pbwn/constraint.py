@@ -3,56 +3,70 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor
+
+# How far rounding alone can take a row that was just projected, relative to its radius.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 8e-3}
+
+Radius: TypeAlias = 'float | Literal["initial", "sqrt-fan-in"]'
+_RADIUS_WORDS = ("initial", "sqrt-fan-in")
 
 
 @dataclass(frozen=True)
 class UnitNorm:
     """The sphere: every neuron's weights have norm `radius` (equation 3: ddiag(W Wᵀ) = I).
 
-    `radius="initial"` gives each neuron the norm that it has when the constraint is attached, which is what a
-    pretrained model wants. A neuron that is zero at that moment, not finite, or too small for all the digits of its
-    dtype, has no norm to keep and stays free.
+    Args:
+        radius: a number; "initial", the norm that each neuron has when the constraint is attached, which is what a
+            pretrained model wants; "sqrt-fan-in", the square root of the number of a neuron's weights, so that they
+            have a mean square of 1; or a mapping from patterns of weight names to these (1 where none matches).
+
+    With "initial", a neuron that is zero at that moment, not finite, or too small for all the digits of its dtype, has
+    no norm to keep and stays free.
 
     >>> UnitNorm().factors(torch.tensor([0.5, 4.0]))
     tensor([2.0000, 0.2500])
     """
 
-    radius: float | Literal["initial"] = 1.0
+    radius: Radius | Mapping[str, Radius] = 1.0
 
     def __post_init__(self) -> None:
-        if self.radius != "initial":
-            object.__setattr__(self, "radius", _length("radius", self.radius, '1.0, or "initial"'))
+        radius = self.radius
+        if isinstance(radius, Mapping):
+            if not radius or not all(isinstance(pattern, str) for pattern in radius):
+                raise ValueError(
+                    f"radius maps patterns of weight names to radii, such as {{'*.attn': 2.0}}: {radius!r}"
+                )
+            checked: Any = {pattern: _radius(value) for pattern, value in radius.items()}
+        else:
+            checked = _radius(radius)
+        object.__setattr__(self, "radius", checked)
 
-    def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
-        """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is "initial"."""
-        return _quotients(self._radius(radii), norms)
+    def factors(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
+        """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is no number."""
+        return _quotients(self._radii(radii), norms)
 
-    def deviations(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
+    def deviations(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
         """How far each neuron is from the sphere, relative to its radius; a free neuron is never off."""
-        deviation = (norms / self._radius(radii) - 1).abs()
-        return deviation if radii is None else deviation.where(radii > 0, 0)
+        radii = self._radii(radii)
+        deviation = (norms / radii - 1).abs()
+        return deviation.where(radii > 0, 0) if isinstance(radii, Tensor) else deviation
 
     @property
-    def length(self) -> float | Literal["initial"]:
-        """The radius."""
+    def length(self) -> float:
+        """The radius, where it is one number for all weights."""
+        if not isinstance(self.radius, float):
+            raise ValueError(f"radius={self.radius!r} needs the radii of the weight's own neurons")
         return self.radius
 
-    def misfit(self, dtype: torch.dtype, fan_in: int) -> str | None:
-        """Say why so many weights of this dtype cannot have this norm, or None where they can."""
-        return None if self.radius == "initial" else _misfit(f"radius {self.radius}", self.radius, dtype, fan_in)
-
-    def _radius(self, radii: Tensor | None) -> float | Tensor:
-        if self.radius != "initial":
-            return self.radius
-        if radii is None:
-            raise ValueError('radius="initial" needs the radii that were measured at attach')
-        return radii
+    def _radii(self, radii: float | Tensor | None) -> float | Tensor:
+        return self.length if radii is None else radii
 
 
 @dataclass(frozen=True)
@@ -68,11 +82,11 @@ class MaxNorm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit", _length("limit", self.limit, "3.0"))
 
-    def factors(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
+    def factors(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
         """What each neuron is multiplied by, 1 inside the ball and `limit / |w|` outside."""
         return _quotients(self.limit, norms).clamp_(max=1)
 
-    def deviations(self, norms: Tensor, radii: Tensor | None = None) -> Tensor:
+    def deviations(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
         """How far each neuron sticks out of the ball, relative to the limit."""
         return (norms / self.limit - 1).clamp(min=0)
 
@@ -81,17 +95,12 @@ class MaxNorm:
         """The limit."""
         return self.limit
 
-    def misfit(self, dtype: torch.dtype, fan_in: int) -> str | None:
-        """Say why so many weights of this dtype cannot lie on the ball's surface, or None where they can."""
-        large = torch.finfo(dtype).max  # beyond which nothing is ever shortened
-        return _misfit(f"limit {self.limit}", min(self.limit, large), dtype, fan_in)
-
 
 Constraint: TypeAlias = UnitNorm | MaxNorm
 
 
 def _quotients(length: float | Tensor, norms: Tensor) -> Tensor:
-    """`length / norms`, rounded once: torch multiplies a number by the reciprocal, and 49 * (1 / 49) is not 1."""
+    """`length / norms`, rounded once: torch multiplies by the reciprocal of a scalar, and 49 * (1 / 49) is not 1."""
     return (length if isinstance(length, Tensor) else torch.full_like(norms, length)) / norms
 
 
@@ -100,18 +109,27 @@ def smallest_length(dtype: torch.dtype, fan_in: int) -> float:
     return torch.finfo(dtype).tiny * math.sqrt(fan_in)
 
 
-def _misfit(what: str, length: float, dtype: torch.dtype, fan_in: int) -> str | None:
-    """Weights of equal size have all their digits if each is a normal number of its dtype."""
+def misfit(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
+    """Say why so many weights of this dtype cannot have this norm, or None where they can.
+
+    Weights of equal size have all their digits if each is a normal number of its dtype.
+    """
     limits, name = torch.finfo(dtype), str(dtype).removeprefix("torch.")
     if length > limits.max:
-        return f"{what} is beyond what {name} can hold"
+        return f"a norm of {length} is beyond what {name} can hold"
     if length < smallest_length(dtype, fan_in):
-        return f"{what} over {fan_in:,} weights is below what {name} can hold with all its digits"
+        return f"a norm of {length} over {fan_in:,} weights is below what {name} can hold with all its digits"
     return None
 
 
+def _radius(radius: object) -> Radius:
+    if radius in _RADIUS_WORDS:
+        return cast(Radius, radius)
+    return _length("radius", radius, '1.0, "initial" or "sqrt-fan-in"')
+
+
 def _length(name: str, length: object, example: str) -> float:
-    """A length as Python's own float: it is compared with, and saved as, its text."""
+    """A length as Python's own float."""
     if isinstance(length, bool) or not isinstance(length, Real) or not 0 < float(length) < math.inf:
         raise ValueError(f"{name} is a positive number, such as {example}; found {length!r}")
     return float(length)

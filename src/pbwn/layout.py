@@ -1,47 +1,14 @@
-"""Where the numbers of each neuron lie in memory."""
+"""Where tensors lie in memory: which of them share some, and whether they are where they were."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from math import prod
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from pbwn.axes import Axes
-
-Level: TypeAlias = "tuple[int, int]"
-
-
-@dataclass(frozen=True)
-class RowLayout:
-    """Two levels of neurons and, within each, two levels of weights; a level is a count and a stride in numbers."""
-
-    neurons: tuple[Level, Level]
-    fan_in: tuple[Level, Level]
-
-
-def row_layout(weight: Tensor, axes: Axes) -> RowLayout | None:
-    """The layout of a weight's rows, or None where two levels do not describe it or numbers share their memory.
-
-    Neurons keep their order; the weights of a neuron come in the order of memory, since norms and products do not
-    depend on it.
-
-    >>> row_layout(torch.empty(16, 3, 5, 5), Axes((0,)))
-    RowLayout(neurons=((1, 0), (16, 75)), fan_in=((1, 0), (75, 1)))
-    >>> row_layout(torch.empty(6, 4, 3, 3), Axes((1,)))
-    RowLayout(neurons=((1, 0), (4, 9)), fan_in=((6, 36), (9, 1)))
-    """
-    rows = axes.rows(weight.detach())
-    levels = list(zip(rows.shape, rows.stride(), strict=True))
-    if any(count > 1 and stride == 0 for count, stride in levels):
-        return None
-    neurons = _merged(levels[: axes.neuron_dims])
-    fan_in = _merged(sorted(levels[axes.neuron_dims :], key=lambda level: -level[1]))
-    return None if neurons is None or fan_in is None else RowLayout(neurons, fan_in)
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
@@ -58,9 +25,9 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
 
 
 def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
-    """The positions of pairs of plain tensors that have a number in common, as far as pairs are needed to see it.
+    """The positions of pairs of plain tensors that have an element in common, as far as pairs are needed to see it.
 
-    Tensors may meet in a stretch of memory and share no number, as the left and the right half of a matrix.
+    Tensors may meet in a stretch of memory and share no element, as the left and the right half of a matrix.
     """
     meeting = sorted(overlapping(tensors), key=lambda index: tensors[index].data_ptr())
     found: set[tuple[int, int]] = set()
@@ -82,14 +49,14 @@ def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
 
 
 def memory_of(tensor: Tensor) -> Hashable:
-    """What two tensors have in common that are the same numbers in the same places; None where that is not known."""
+    """What two tensors have in common that are the same memory, laid out alike; None where that is not known."""
     if not is_plain(tensor) or not tensor.numel():
         return None
     return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor has memory of its own that holds its numbers, as those of other people's types may not."""
+    """Whether a tensor has memory of its own that holds its elements, as those of other people's types may not."""
     return (
         tensor.layout is torch.strided
         and not tensor.is_meta
@@ -98,43 +65,31 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 class Whereabouts:
-    """Where tensors lay in memory, and how, when this was made."""
+    """Where tensors lay in memory, and how, when this was made; of a DTensor, the shard that this process holds."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = list(tensors)
-        self._found = self._look()
+        self._sharded: list[Any] = [tensor for tensor in tensors if hasattr(tensor, "to_local")]
+        self._whole = [tensor for tensor in tensors if not hasattr(tensor, "to_local")]
+        self._placed = [tensor for tensor in self._whole if is_plain(tensor)]
+        self._found = self._find()
 
     def hold(self) -> bool:
-        """Whether everything is as it was. This runs in every step, over every weight: each look is one loop in C."""
-        return self._look() == self._found
+        """Whether everything is as it was. This runs in every step, over every weight: each list is one loop in C."""
+        return self._find() == self._found
 
-    def _look(self) -> list[list[Any]]:
+    def _find(self) -> list[list[Any]]:
+        with torch.no_grad():
+            shards = [tensor.to_local() for tensor in self._sharded]
         return [
-            list(map(Tensor.data_ptr, self._tensors)),
-            list(map(Tensor.stride, self._tensors)),
-            list(map(Tensor.numel, self._tensors)),
-            list(map(_dtype, self._tensors)),
+            list(map(Tensor.data_ptr, self._placed)),
+            list(map(Tensor.stride, self._whole)),
+            list(map(_shape, self._whole)),
+            list(map(_dtype, self._whole)),
+            [(shard.data_ptr(), shard.stride(), shard.shape, shard.dtype) for shard in shards],
         ]
 
 
-_dtype = attrgetter("dtype")
-
-
-def _merged(levels: Iterable[Level]) -> tuple[Level, Level] | None:
-    """Join levels that continue one another; None where more than two are left."""
-    joined: list[Level] = []
-    for count, stride in levels:
-        if count == 1:
-            continue
-        if joined and joined[-1][1] == count * stride:
-            joined[-1] = (joined[-1][0] * count, stride)
-        else:
-            joined.append((count, stride))
-    if len(joined) > 2:
-        return None
-    inner = joined.pop() if joined else (1, 1)
-    outer = joined.pop() if joined else (1, 0)
-    return outer, inner
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 def _end(tensor: Tensor) -> int:

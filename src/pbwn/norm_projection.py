@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 from threading import RLock
@@ -11,25 +11,27 @@ from typing import Any, Literal
 from weakref import WeakSet, ref
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
-from pbwn import backends, sharded
+from pbwn import state as states
 from pbwn.axes import Axes
-from pbwn.backends import Backend
-from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
-from pbwn.constraint import Constraint, MaxNorm, UnitNorm, smallest_length
-from pbwn.driver import Driver, moved_by, no_hooks
+from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.functional import wide_dtype
+from pbwn.masters import find_masters, has_second_iterate, look_up
 from pbwn.naming import named_parameters
-from pbwn.projection import wide_dtype
+from pbwn.optimizer_hooks import StepHooks, hookable
+from pbwn.paths import batch as paths
+from pbwn.paths import dtensor
+from pbwn.paths.batch import Backend, Batch
+from pbwn.radii import chosen_radii, measure_radii
 from pbwn.selection import ConstrainedWeight, Selection
 from pbwn.selector import held_by, select, would_constrain
-from pbwn.step_hooks import StepHooks
-from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
-_attaching = RLock()  # held while that set is changed or looked through
+_attaching = RLock()  # held while that set is changed or iterated over
+_REPLACED = 0.01  # how far initial norms may be off before the first step, relative to themselves
 
 
 def attach(
@@ -59,17 +61,19 @@ def attach(
         optimizer: the optimizer that trains it, or several; weights that none of them holds are left alone.
         every: project after every so many steps (the paper's interval T); None leaves it to `projection.project()`.
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
-        constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`.
+        constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. Rows that
+            are zero now stay free of a `UnitNorm`.
         include: patterns of weights to constrain that would be left alone, such as embeddings.
         skip: patterns of weights to leave alone.
         axes: neuron axes of weights in custom layers, by pattern of their name.
         output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
         initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
-        state: a saved `projection.state_dict()`: go on from there, without an initial projection.
+        state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
+            the optimizer's state first.
         strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
-        backend: how weights are projected: "numba" (compiled, on the CPU), "torch", "triton" (one kernel on a GPU, not
-            timed on one yet), or "auto": numba where it is installed and can serve the weight, else torch.
+        backend: how weights are projected: "numba" (compiled, on the CPU), "torch", "compile" (by torch's compiler), or
+            "auto": numba where it is installed and can serve the weight, else torch.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -81,12 +85,12 @@ def attach(
         raise ValueError(f"every is a number of steps from 1 up, or None to project by hand; found {every!r}")
     if gradient not in ("ordinary", "riemannian"):
         raise ValueError(f'gradient is "ordinary" or "riemannian"; found {gradient!r}')
-    check_constraint(constraint)
+    _check_constraint(constraint)
     if gradient == "riemannian" and isinstance(constraint, MaxNorm):
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if backend not in backends.BACKENDS:
-        raise ValueError(f"backend is one of {', '.join(backends.BACKENDS)}; found {backend!r}")
-    lack = backends.missing(backend)
+    if backend not in paths.BACKENDS:
+        raise ValueError(f"backend is one of {', '.join(paths.BACKENDS)}; found {backend!r}")
+    lack = paths.missing(backend)
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
     optimizers = hookable(optimizer)
@@ -102,9 +106,8 @@ def attach(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
-    refuse_misfits(constraint, selection.constrained)
     _refuse_attached(selection.constrained)
-    backends.paths(selection.constrained, backend)  # an error now rather than in the first step
+    paths.paths(selection.constrained, backend)  # an error now rather than in the first step
     attached = NormProjection(
         model,
         selection,
@@ -114,11 +117,7 @@ def attach(
         optimizers=optimizers,
         backend=backend,
     )
-    if state is None:
-        attached._begin(project=initial)
-    else:
-        attached.load_state_dict(state)
-    attached.rebind(optimizers)
+    attached._start(optimizers, state, project=initial)
     return attached
 
 
@@ -142,7 +141,7 @@ def project_(
     >>> len(project_(model).constrained), model[0].weight.norm(dim=1).allclose(torch.ones(8))
     (1, True)
     """
-    check_constraint(constraint)
+    _check_constraint(constraint)
     if constraint == UnitNorm(radius="initial"):
         raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
     selection = select(
@@ -157,7 +156,9 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
-    Batch(selection.constrained, constraint, backend="torch").project_()  # once: not worth compiling
+    stored = {weight.name: weight.tensor for weight in selection.constrained}
+    radii = measure_radii(constraint, selection.constrained, stored)
+    Batch(selection.constrained, constraint, radii, backend="torch").project_(look=True)  # once: not worth compiling
     return selection
 
 
@@ -179,91 +180,119 @@ class NormProjection:
         backend: Backend = "auto",
     ) -> None:
         """Use `attach`, which checks its arguments."""
-        self.model = model
-        self.selection = selection
-        self.constraint = constraint
-        self.every = every
-        self.gradient = gradient
-        self.backend: Backend = backend
-        self._radii: dict[str, Tensor] = {}
-        self._fsdp = sharded.FsdpModules(model)
-        shares = [moved_by(optimizer, selection.constrained) for optimizer in optimizers]
-        self._drivers = [Driver(share, Batch(share, constraint)) for share in shares]
-        self._make_batches()
+        self._model = model
+        self._selection = selection
+        self._constraint = constraint
+        self._every = every
+        self._gradient = gradient
+        self._backend: Backend = backend
+        self._radii: dict[str, float | Tensor] = {}
+        self._fsdp = dtensor.FsdpModules(model)
+        self._drivers = [_Driver(_moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self._model
+
+    @property
+    def selection(self) -> Selection:
+        """Which weights are constrained, which are not, and why."""
+        return self._selection
+
+    @property
+    def constraint(self) -> Constraint:
+        """What they are kept on."""
+        return self._constraint
+
+    @property
+    def every(self) -> int | None:
+        """The number of steps from one projection to the next; None where `project` is called by hand."""
+        return self._every
+
+    @property
+    def gradient(self) -> Literal["ordinary", "riemannian"]:
+        """The gradient that the optimizer sees."""
+        return self._gradient
+
+    @property
+    def backend(self) -> Backend:
+        """How weights are projected, as asked for."""
+        return self._backend
 
     def project(self, model: nn.Module | None = None) -> None:
         """Project now; given a copy of the model, such as an average of its weights, project the copy instead.
 
         Where weights are sharded, every process has to call this.
         """
-        sharded.reshard(self.model)
-        if model is not None and model is not self.model:
-            sharded.reshard(model)
-            copies = self.selection.counterparts(model)
-            whole = self._whole_radii()
-            shares = {copy.name: sharded.scatter(whole[copy.name], copy.tensor, copy.axes) for copy in copies if whole}
+        dtensor.reshard(self._model)
+        if model is not None and model is not self._model:
+            dtensor.reshard(model)
+            copies, whole, radii = self._selection.counterparts(model), self._whole_radii(), dict(self._radii)
+            for copy in copies:
+                if copy.name in whole:
+                    radii[copy.name] = dtensor.scatter(whole[copy.name], copy.tensor, copy.axes)
             # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
-            backend: Backend = "torch" if self.backend == "torch" else "auto"
-            Batch(copies, self.constraint, shares, backend=backend).project_()
+            backend: Backend = "torch" if self._backend == "torch" else "auto"
+            Batch(copies, self._constraint, radii, backend=backend).project_(look=True)
             return
         for driver in self._drivers:
-            driver.batch.project_()
+            self._batch(driver).project_(look=True)
             driver.projected = True
 
     def check(self) -> Certificate:
-        """Measure every constrained weight, and look whether the hooks are in place.
+        """Measure every constrained weight, and see whether the hooks are in place.
 
         Where weights are sharded, every process has to call this.
         """
-        sharded.reshard(self.model)
-        weights = [weight for weight in self.selection.constrained if weight.found is not None]
-        refuse_misfits(self.constraint, weights)
-        refuse_radii(self.constraint, weights, self._radii)
+        dtensor.reshard(self._model)
+        weights = [weight for weight in self._selection.constrained if weight.found is not None]
+        paths.refuse_misfits(self._constraint, weights, self._radii)
+        paths.refuse_radii(weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
-        there = set(map(id, self.model.parameters()))
+        there = set(map(id, self._model.parameters()))
         reports = certify(
             weights,
-            self.constraint,
+            self._constraint,
             self._radii,
+            self._stored(weights),
             between_projections={weight.name for driver in moved for weight in driver.weights},
             orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
             removed={weight.name for weight in weights if id(weight.tensor) not in there},
         )
+        optimizers = [optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None]
         return Certificate(
             reports,
             hooks_in_place=all(driver.is_hooked for driver in self._drivers),
-            gone=tuple(weight.name for weight in self.selection.constrained if weight.found is None),
+            gone=tuple(weight.name for weight in self._selection.constrained if weight.found is None),
             unconstrained=self._unconstrained(),
+            second_iterates=tuple(type(one).__name__ for one in optimizers if has_second_iterate(one)),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: step counts, and the radii where they are the initial ones.
+        """What a resumed run needs: step counts, settings, and the radii that neurons have of their own.
 
-        Plain numbers and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
+        Plain values and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
         every process has to call this.
         """
-        sharded.reshard(self.model)
-        return {
-            "version": STATE_VERSION,
-            "constraint": str(self.constraint),
-            "weights": [weight.name for weight in self.selection.constrained],
-            "axes": {weight.name: str(weight.axes) for weight in self.selection.constrained},
-            "steps": [driver.steps for driver in self._drivers],
-            "projected": [driver.projected for driver in self._drivers],
-            "radii": self._whole_radii(),
-        }
+        dtensor.reshard(self._model)
+        return self._state().as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
-        sharded.reshard(self.model)
-        check_state(state, len(self._drivers), self.constraint, self.selection.constrained)
-        for driver, steps, projected in zip(self._drivers, state["steps"], state["projected"], strict=True):
-            driver.steps, driver.projected = steps, projected
-        for weight in self.selection.constrained:
-            if weight.name in state["radii"]:
-                radii = state["radii"][weight.name].to(weight.tensor.device, wide_dtype(weight.tensor))
-                self._radii[weight.name] = sharded.scatter(radii, weight.tensor, weight.axes)
-        self._make_batches()
+        """Resume from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
+        dtensor.reshard(self._model)
+        weights, saved = self._selection.constrained, states.read(state)
+        states.check(saved, self._state(), weights)
+        self._radii = dict(chosen_radii(self._constraint, weights, measured=saved.radii))
+        for weight in weights:
+            if weight.name in saved.radii:
+                radii = saved.radii[weight.name].to(weight.tensor.device, wide_dtype(weight.tensor))
+                self._radii[weight.name] = dtensor.scatter(radii, weight.tensor, weight.axes)
+        for driver, steps, projected in zip(self._drivers, saved.steps, saved.projected, strict=True):
+            driver.steps, driver.projected, driver.batch = steps, projected, None
+            names = {weight.name for weight in driver.weights}
+            driver.masters = {name: key for name, key in saved.masters.items() if name in names}
+            driver.has_found_masters = driver.has_begun = steps > 0
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
@@ -271,24 +300,25 @@ class NormProjection:
         They take the places of the ones before, in the same order, and must hold the same weights.
         """
         optimizers = hookable(optimizer)
-        _refuse_attached(self.selection.constrained, besides=self)
+        _refuse_attached(self._selection.constrained, besides=self)
         if len(optimizers) != len(self._drivers):
             raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
-            held = moved_by(one, driver.weights)
+            held = _moved_by(one, driver.weights)
             for weight in driver.weights:
                 if weight not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
         self.detach()
-        self._fsdp.look_again()
+        self._fsdp.find()
         for driver, one in zip(self._drivers, optimizers, strict=True):
             hooks = StepHooks(
                 one,
+                on_begin=partial(self._before_step, driver),
+                on_gradient=partial(self._on_gradient, driver) if self._gradient == "riemannian" else None,
                 on_step=partial(self._after_step, driver),
-                on_gradient=partial(self._before_step, driver) if self.gradient == "riemannian" else None,
-                exact=self.every is not None and self.every > 1,
+                exact=self._every is not None and self._every > 1,
             )
-            driver.hooks = ref(hooks)
+            driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
         with _attaching:
             _attached.add(self)
 
@@ -298,79 +328,214 @@ class NormProjection:
             hooks = driver.hooks()
             if hooks is not None:
                 hooks.remove()
-            driver.hooks = no_hooks
+            driver.hooks = _nothing
         with _attaching:
             _attached.discard(self)
 
     def __str__(self) -> str:
-        interval = {None: "by hand", 1: "after every step"}.get(self.every, f"after every {self.every} steps")
-        weights = [weight for weight in self.selection.constrained if weight.found is not None]
-        used = backends.summary(backends.paths(weights, self.backend)) if weights else "none"
-        return f"{self.constraint}, projected {interval}, {self.gradient} gradient, backend {used}\n{self.selection}"
+        weights = [weight for weight in self._selection.constrained if weight.found is not None]
+        used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
+        return f"{self._settings()}, backend {used}\n{self._selection}"
 
     def __repr__(self) -> str:
-        count = len(self.selection.constrained)
-        return f"<NormProjection of {count} weights, {self.constraint}, every={self.every}, gradient={self.gradient!r}>"
+        return f"<NormProjection: {len(self._selection.constrained):,} weights, {self._settings()}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        bare = [replace(one, hooks=no_hooks, batch=Batch(one.weights, self.constraint)) for one in self._drivers]
+        bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None) for driver in self._drivers]
         return {**self.__dict__, "_drivers": bare}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._make_batches()
+    def _settings(self) -> str:
+        interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
+        return f"{self._constraint}, projected {interval}, {self._gradient} gradient"
 
-    def _begin(self, *, project: bool) -> None:
-        """The start of a training run: measure the radii that are to be kept, and project once if asked."""
-        if self.constraint == UnitNorm(radius="initial"):
-            for weight in self.selection.constrained:
-                norms = neuron_norms(weight.tensor, weight.axes)
-                has_radius = norms.isfinite() & (norms >= smallest_length(weight.tensor.dtype, weight.fan_in))
-                self._radii[weight.name] = norms.where(has_radius, 0)
-            self._make_batches()
-        if project:
-            for driver in self._drivers:
-                driver.batch.settle_()
+    def _start(self, optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None, *, project: bool) -> None:
+        """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
+        weights = self._selection.constrained
+        for driver, optimizer in zip(self._drivers, optimizers, strict=True):
+            driver.owner = ref(optimizer)
+            if state is None and optimizer.state:
+                driver.find_masters()
+        if state is not None:
+            self.load_state_dict(state)
+            paths.refuse_misfits(self._constraint, weights, self._radii)
+        else:
+            paths.refuse_misfits(self._constraint, weights, chosen_radii(self._constraint, weights))
+            self._radii = measure_radii(self._constraint, weights, self._stored(weights))
+            for driver in self._drivers if project else ():
+                self._batch(driver).settle_()
                 driver.projected = True
+        self.rebind(optimizers)
+
+    def _state(self) -> states.State:
+        return states.State(
+            constraint=states.describe(self._constraint),
+            weights={weight.name: states.describe(weight.axes) for weight in self._selection.constrained},
+            every=self._every,
+            gradient=self._gradient,
+            steps=[driver.steps for driver in self._drivers],
+            projected=[driver.projected for driver in self._drivers],
+            radii=self._whole_radii(),
+            masters={name: key for driver in self._drivers for name, key in driver.masters.items()},
+        )
+
+    def _stored(self, weights: Iterable[ConstrainedWeight]) -> dict[str, Tensor]:
+        """The tensors that the next step starts from, by the weight's name."""
+        masters = {name: find for driver in self._drivers for name, find in driver.master_finders().items()}
+        return {weight.name: masters[weight.name]() if weight.name in masters else weight.tensor for weight in weights}
 
     def _unconstrained(self) -> tuple[str, ...]:
         """The weights that would be constrained now: unfrozen, given to an optimizer, untied or put in since."""
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
-            served = {id(weight.found) for other in _attached for weight in other.selection.constrained}
+            served = {id(weight.found) for other in _attached for weight in other._selection.constrained}
         return tuple(
             named.name
-            for named in named_parameters(self.model)
+            for named in named_parameters(self._model)
             if named.parameter.requires_grad
             and id(named.parameter) in held
             and id(named.parameter) not in served
-            and would_constrain(self.selection, named)
+            and would_constrain(self._selection, named)
         )
 
     def _whole_radii(self) -> dict[str, Tensor]:
-        """The radii that neurons keep, of whole weights, by the weight's name."""
+        """The radii that neurons have of their own, of whole weights, by the weight's name."""
         return {
-            weight.name: sharded.gather(self._radii[weight.name], weight.tensor, weight.axes).clone()
-            for weight in self.selection.constrained
-            if weight.name in self._radii
+            weight.name: dtensor.gather(radii, weight.tensor, weight.axes).clone()
+            for weight in self._selection.constrained
+            if isinstance(radii := self._radii.get(weight.name), Tensor)
         }
 
-    def _before_step(self, driver: Driver) -> None:
-        self._fsdp.reshard()
-        driver.batch.tangent_()
+    def _before_step(self, driver: _Driver) -> None:
+        if not driver.has_begun:
+            driver.has_begun = True
+            self._refuse_replaced(driver)
 
-    def _after_step(self, driver: Driver) -> None:
+    def _on_gradient(self, driver: _Driver) -> None:
         self._fsdp.reshard()
+        self._batch(driver).tangent_()
+
+    def _after_step(self, driver: _Driver) -> None:
+        self._fsdp.reshard()
+        if not driver.has_found_masters:
+            driver.find_masters()
         driver.steps += 1
-        driver.projected = self.every is not None and driver.steps % self.every == 0
+        driver.projected = self._every is not None and driver.steps % self._every == 0
         if driver.projected:
-            driver.batch.project_()
+            self._batch(driver).project_()
+            _forget_curvature(driver.optimizer)
 
-    def _make_batches(self) -> None:
-        for driver in self._drivers:
+    def _refuse_replaced(self, driver: _Driver) -> None:
+        """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
+        if self._constraint != UnitNorm(radius="initial"):
+            return
+        self._fsdp.reshard()
+        for weight in driver.weights:
+            norms = dtensor.row_norms(weight.tensor, weight.axes)
+            radii = self._radii[weight.name]
+            assert isinstance(radii, Tensor)
+            deviation = self._constraint.deviations(norms, radii.to(norms.device))
+            if norms.numel() and float(deviation.nan_to_num_(0).max()) > _REPLACED:
+                driver.has_begun = False
+                raise RuntimeError(
+                    f"weight {weight.name!r} was changed after attach, which measured the initial norms of its rows: "
+                    "the first projection would scale it back. Load weights first, then attach; or call detach() and "
+                    "attach anew"
+                )
+
+    def _batch(self, driver: _Driver) -> Batch:
+        if driver.batch is None:
             driver.batch = Batch(
-                driver.weights, self.constraint, self._radii, backend=self.backend, on_change=self._fsdp.look_again
+                driver.weights,
+                self._constraint,
+                self._radii,
+                masters=driver.master_finders(),
+                backend=self._backend,
+                on_change=self._fsdp.find,
             )
+        return driver.batch
+
+
+def _nothing() -> None:
+    """Stand for what is not there or gone; a function, so that it can be pickled."""
+
+
+@dataclass(eq=False)
+class _Driver:
+    """An optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
+
+    The optimizer holds the hooks, and they the projection. So this only refers to both: all of them go at once when the
+    user lets go of the optimizer.
+    """
+
+    weights: tuple[ConstrainedWeight, ...]
+    hooks: Callable[[], StepHooks | None] = _nothing
+    owner: Callable[[], Optimizer | None] = _nothing
+    batch: Batch | None = None
+    steps: int = 0
+    projected: bool = False
+    masters: dict[str, Hashable] = field(default_factory=dict)
+    has_found_masters: bool = False
+    has_begun: bool = False
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether its optimizer tells of its steps."""
+        hooks = self.hooks()
+        return hooks is not None and hooks.in_place
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """Its optimizer, while it lives and is hooked."""
+        hooks = self.hooks()
+        return None if hooks is None else hooks.optimizer
+
+    def find_masters(self) -> None:
+        """Recognise master weights, once, in an optimizer that has state by now."""
+        optimizer = self.owner()
+        self.has_found_masters = True
+        if optimizer is not None:
+            self.masters = find_masters(optimizer, self.weights)
+            self.batch = None if self.masters else self.batch
+
+    def master_finders(self) -> dict[str, Callable[[], Tensor]]:
+        """What looks up the master of each weight that has one."""
+        return {
+            weight.name: partial(_master, self.owner, weight, self.masters[weight.name])
+            for weight in self.weights
+            if weight.name in self.masters
+        }
+
+    def orphans(self) -> list[ConstrainedWeight]:
+        """The weights that its optimizer does not hold any more."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return []
+        held = held_by([optimizer])
+        return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
+
+
+def _master(owner: Callable[[], Optimizer | None], weight: ConstrainedWeight, key: Hashable) -> Tensor:
+    """The master of a weight; the weight itself once the optimizer is gone, since no step starts from it any more."""
+    optimizer = owner()
+    return weight.tensor if optimizer is None else look_up(optimizer, weight, key)
+
+
+def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
+    """Those of the weights that an optimizer holds."""
+    held = held_by([optimizer])
+    return tuple(weight for weight in weights if id(weight.tensor) in held)
+
+
+def _forget_curvature(optimizer: Optimizer | None) -> None:
+    """Have LBFGS begin anew: its curvature history belongs to points that were not projected."""
+    if isinstance(optimizer, LBFGS):
+        for state in optimizer.state.values():
+            state["n_iter"] = 0
+
+
+def _check_constraint(constraint: object) -> None:
+    if not isinstance(constraint, (UnitNorm, MaxNorm)):
+        raise TypeError(f"constraint is pbwn.UnitNorm(...) or pbwn.MaxNorm(...); found {constraint!r}")
 
 
 def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:
@@ -380,7 +545,7 @@ def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjecti
     for other in others:
         if other is besides or not any(driver.is_hooked for driver in other._drivers):
             continue
-        for weight in other.selection.constrained:
+        for weight in other._selection.constrained:
             if id(weight.found) in wanted:  # another model's weight may be gone, which is not this model's trouble
                 raise ValueError(
                     f"weight {weight.name!r} has a projection attached already: call detach() on that one first, which "

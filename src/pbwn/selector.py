@@ -10,11 +10,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from pbwn import sharded, text
+from pbwn import text
 from pbwn.axes import Axes, as_axes
 from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.naming import NamedParameter, is_name, matches, named_parameters, suggestion
 from pbwn.output_layer import OutputLayer, find_output_layer
+from pbwn.paths import dtensor
 from pbwn.reasons import Reason, axes_or_reason, unsupported
 from pbwn.selection import ConstrainedWeight, LeftAlone, Selection
 
@@ -60,8 +61,8 @@ def select(
         raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
     if frozen not in ("leave", "constrain"):
         raise ValueError(f'frozen is "leave" or "constrain"; found {frozen!r}')
-    sharded.refuse_flattened(model)
-    sharded.reshard(model)
+    dtensor.refuse_flattened(model)
+    dtensor.reshard(model)
     selector = _Selector(
         parameters=_tied(model),
         include=_patterns("include", include),

@@ -14,16 +14,16 @@ import torch
 from torch import nn
 
 import pbwn
-from pbwn.projection import tangent_
+from pbwn.functional import tangent_
 
 
 def make_model():
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def make(optimizer=torch.optim.SGD, **options):
+def make(optimizer=torch.optim.SGD, lr=0.1, **options):
     model = make_model()
-    return model, optimizer(model.parameters(), lr=0.1, **options)
+    return model, optimizer(model.parameters(), lr=lr, **options)
 
 
 def backward(model, scale=1.0):
@@ -825,10 +825,10 @@ def test_an_argument_of_step_that_is_no_closure_is_handed_on():
 @pytest.mark.parametrize(
     ("dtype", "constraint", "words"),
     [
-        (torch.float16, pbwn.UnitNorm(70000.0), "radius 70000.0 is beyond what float16 can hold"),
-        (torch.float32, pbwn.UnitNorm(1e-50), "radius 1e-50 over 6 weights is below what float32"),
-        (torch.float16, pbwn.UnitNorm(1e-4), "radius 0.0001 over 6 weights is below what float16"),
-        (torch.float16, pbwn.MaxNorm(1e-8), "limit 1e-08 over 6 weights is below what float16"),
+        (torch.float16, pbwn.UnitNorm(70000.0), "a norm of 70000.0 is beyond what float16 can hold"),
+        (torch.float32, pbwn.UnitNorm(1e-50), "a norm of 1e-50 over 6 weights is below what float32"),
+        (torch.float16, pbwn.UnitNorm(1e-4), "a norm of 0.0001 over 6 weights is below what float16"),
+        (torch.float16, pbwn.MaxNorm(1e-8), "a norm of 1e-08 over 6 weights is below what float16"),
     ],
 )
 def test_a_norm_that_the_dtype_cannot_hold_is_refused(dtype, constraint, words):
@@ -884,7 +884,10 @@ def test_weights_that_are_trained_after_all_are_named():
     optimizer.add_param_group({"params": model[4].parameters()})
     certificate = projection.check()
     assert certificate.unconstrained == ("2.weight",)
-    assert "2.weight: trained now, and left alone because it was not at attach" in str(certificate)
+    assert (
+        "2.weight: trained now, and not constrained because it was not at attach: call projection.detach() and"
+        in str(certificate)
+    )
 
 
 def test_weights_that_another_projection_keeps_are_not_named():
@@ -1139,3 +1142,196 @@ def test_a_projection_that_nobody_keeps_lives_with_the_optimizer():
     assert projection().check().ok
     projection().detach()
     assert projection() is None
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("gradient", ["ordinary", "riemannian"])
+def test_rows_that_are_zero_at_attach_stay_free_and_are_listed(backend, gradient):
+    """As in residual branches that start at zero: a step of 1e-8 would be blown up to the sphere."""
+    model, optimizer = make(lr=1e-8)
+    with torch.no_grad():
+        model[2].weight[1:3] = 0
+    batch = torch.randn(5, 6)
+    projection = pbwn.attach(model, optimizer, backend=backend, gradient=gradient)
+    before = model(batch).detach()
+    for _ in range(3):
+        backward(model)
+        optimizer.step()
+    torch.testing.assert_close(model(batch), before, rtol=0, atol=1e-5)
+    certificate = projection.check()
+    assert certificate.ok
+    assert certificate.free == {"2.weight": (1, 2)}
+    assert "note: 2.weight: 2 rows (1, 2) are free, zero at attach" in str(certificate)
+
+
+def test_free_rows_stay_free_in_a_resumed_run():
+    model, optimizer = make()
+    with torch.no_grad():
+        model[2].weight[1] = 0
+    projection = pbwn.attach(model, optimizer)
+    backward(model)
+    optimizer.step()
+    state = projection.state_dict()
+    projection.detach()
+    again = pbwn.attach(model, optimizer, state=state)
+    assert again.check().free == {"2.weight": (1,)}
+    assert torch.equal(again.state_dict()["radii"]["2.weight"], state["radii"]["2.weight"])
+
+
+def test_lbfgs_trains_under_the_constraint():
+    """Its curvature history belongs to unprojected points: kept over projections, the loss went up, or to NaN."""
+    torch.manual_seed(0)
+    inputs = torch.randn(40, 6)
+    targets = torch.sin(inputs.sum(1, keepdim=True))
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=1.0, line_search_fn="strong_wolfe")
+        projection = pbwn.attach(model, optimizer)
+        losses = []
+
+        def closure(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (model(inputs) - targets).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(15):
+            losses.append(optimizer.step(closure).item())
+        assert projection.check().ok
+        assert losses[-1] < 0.1 * losses[0], losses
+
+
+class FusedBackward(torch.optim.SGD):
+    def fused_backward(self, loss, lr):
+        """As LOMO."""
+
+
+class TwoSteps(torch.optim.SGD):
+    """As SAM."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.base_optimizer = torch.optim.SGD(self.param_groups, lr=0.1)
+
+    def second_step(self):
+        self.base_optimizer.step()
+
+
+class ScheduleFreeWrapper:
+    def __init__(self, base):
+        self.base = base
+        self.param_groups = base.param_groups
+
+
+@pytest.mark.parametrize(
+    ("wrap", "words"),
+    [
+        (lambda base: FusedBackward(base.param_groups, lr=0.1), "FusedBackward moves the weights inside the backward"),
+        (
+            lambda base: TwoSteps(base.param_groups),
+            r"attach to that one, pbwn\.attach\(model, optimizer\.base",
+        ),
+        (ScheduleFreeWrapper, "trains an average of two iterates"),
+        (lambda base: {"a": base}, r"as a list: write list\(optimizers\.values\(\)\)"),
+    ],
+)
+def test_optimizers_whose_steps_cannot_be_followed_are_refused_with_what_to_do(wrap, words):
+    model, optimizer = make()
+    with pytest.raises(TypeError, match=words):
+        pbwn.attach(model, wrap(optimizer))
+
+
+def test_the_optimizer_inside_one_of_two_steps_is_followed():
+    model, optimizer = make()
+    outer = TwoSteps(optimizer.param_groups)
+    projection = pbwn.attach(model, outer.base_optimizer)
+    backward(model)
+    outer.second_step()
+    assert projection.state_dict()["steps"] == [1]
+    assert projection.check().ok
+
+
+class AdamScheduleFree(torch.optim.SGD):
+    """Stands for one that keeps a second iterate."""
+
+
+def test_an_optimizer_with_a_second_iterate_is_named_by_the_certificate():
+    model, _ = make()
+    optimizer = AdamScheduleFree(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    assert projection.check().ok
+    assert "note: AdamScheduleFree keeps a second set of weights, of which this says nothing" in str(projection.check())
+
+
+def test_weights_that_are_loaded_after_their_initial_norms_were_measured_are_noticed_before_they_are_scaled_back():
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"))
+    pretrained = {name: 3 * value for name, value in model.state_dict().items()}
+    model.load_state_dict(pretrained)
+    backward(model)
+    with pytest.raises(RuntimeError, match=r"weight '0\.weight' was changed after attach.*Load weights first"):
+        optimizer.step()
+    assert all(torch.equal(value, pretrained[name]) for name, value in model.state_dict().items())
+    projection.detach()
+    again = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"))
+    optimizer.step()
+    assert again.check().ok
+    torch.testing.assert_close(model[0].weight.norm(dim=1), pretrained["0.weight"].norm(dim=1))
+
+
+@pytest.mark.parametrize("name", ["every", "gradient", "backend", "constraint", "selection", "model"])
+def test_attributes_that_say_how_it_works_cannot_be_set(name):
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer)
+    with pytest.raises(AttributeError):
+        setattr(projection, name, None)
+
+
+@pytest.mark.parametrize(
+    ("radius", "expected"),
+    [
+        ("sqrt-fan-in", {"0.weight": 6**0.5, "2.weight": 8**0.5}),
+        ({"0": 2.0}, {"0.weight": 2.0, "2.weight": 1.0}),
+        ({"0": 2.0, "2.weight": "sqrt-fan-in"}, {"0.weight": 2.0, "2.weight": 8**0.5}),
+        ({"*": 3}, {"0.weight": 3.0, "2.weight": 3.0}),
+    ],
+    ids=str,
+)
+def test_radii_are_chosen_by_weight(radius, expected):
+    model, optimizer = make()
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius))
+    backward(model)
+    optimizer.step()
+    assert projection.check().ok
+    for name, norm in expected.items():
+        weight = model.get_parameter(name)
+        torch.testing.assert_close(weight.norm(dim=1), torch.full((len(weight),), float(norm)))
+
+
+def test_radii_by_pattern_mix_with_initial_ones():
+    model, optimizer = make()
+    before = model[2].weight.norm(dim=1)
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm({"2": "initial"}))
+    backward(model)
+    optimizer.step()
+    assert projection.check().ok
+    torch.testing.assert_close(model[2].weight.norm(dim=1), before)
+    assert list(projection.state_dict()["radii"]) == ["2.weight"]
+
+
+@pytest.mark.parametrize(
+    ("radius", "words"),
+    [
+        ({"nowhere": 2.0}, r"radius=\{'nowhere': \.\.\.\} matches no constrained weight: .*'0\.weight'"),
+        ({"0": 2.0, "*.weight": 3.0}, r"weight '0\.weight' is given several radii \('0': 2\.0, '\*\.weight': 3\.0\)"),
+        ({}, "radius maps patterns of weight names to radii"),
+        ({"0": "large"}, "radius is a positive number"),
+        ("large", 'radius is a positive number, such as 1.0, "initial" or "sqrt-fan-in"; found \'large\''),
+    ],
+    ids=str,
+)
+def test_radii_that_cannot_be_given_are_refused(radius, words):
+    model, optimizer = make()
+    with pytest.raises(ValueError, match=words):
+        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius))

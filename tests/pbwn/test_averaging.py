@@ -106,6 +106,6 @@ def test_a_copy_that_cannot_hold_the_radius_is_refused_and_left_as_it_is():
     projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.5), constraint=pbwn.UnitNorm(1e5))
     half = build().half()
     before = half[0].weight.detach().clone()
-    with pytest.raises(ValueError, match=r"weight '0\.weight': radius 100000.0 is beyond what float16 can hold"):
+    with pytest.raises(ValueError, match=r"weight '0\.weight': a norm of 100000.0 is beyond what float16 can hold"):
         projection.project(half)
     assert torch.equal(half[0].weight, before)

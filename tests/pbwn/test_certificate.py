@@ -57,7 +57,7 @@ def test_weights_that_left_the_sphere_are_named_with_their_distance(attach, mode
     certificate = projection.check()
     assert not certificate.ok
     assert certificate.largest_deviation == pytest.approx(0.25, abs=1e-6)
-    assert "- 1.weight: off by 2.5e-01, more than the 2e-06 of rounding" in str(certificate)
+    assert "- 1.weight: off by 2.5e-01, more than the 1e-05 of rounding" in str(certificate)
 
 
 def test_the_deviation_is_relative_to_the_radius(attach, model):
@@ -92,7 +92,7 @@ def test_rows_indexed_by_several_axes_are_named_by_all_of_them(attach):
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
-    [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.float16, 2e-3), (torch.bfloat16, 8e-3)],
+    [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 8e-3)],
 )
 def test_the_tolerance_is_that_of_the_dtype(attach, dtype, tolerance):
     model = nn.Sequential(nn.Linear(400, 60), nn.Linear(60, 2)).to(dtype)

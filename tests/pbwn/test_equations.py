@@ -6,7 +6,7 @@ from torch import nn
 
 import pbwn
 from pbwn import Axes
-from pbwn.projection import project_, row_norms, tangent_
+from pbwn.functional import project_, row_norms, tangent_
 
 ROWS = Axes((0,))
 

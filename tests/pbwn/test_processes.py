@@ -14,8 +14,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import pbwn
-from pbwn.batched import Batch
-from pbwn.projection import project_, tangent_
+from pbwn.functional import project_, tangent_
+from pbwn.paths.batch import Batch
 from pbwn.selection import ConstrainedWeight
 from processes import run_on_processes
 

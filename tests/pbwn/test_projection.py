@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import pbwn
 from drawing import DTYPES, constrained, weights
 from pbwn import Axes
-from pbwn.batched import Batch
 from pbwn.certificate import certify
-from pbwn.projection import project_, row_norms, tangent_
+from pbwn.functional import project_, row_norms, tangent_
+from pbwn.paths.batch import Batch, paths
 from twins import projected, tangent, units_in_last_place
 
 
@@ -174,4 +174,7 @@ def test_long_rows_are_as_exact_as_short_ones(shape, axes, path):
             project_(entry.tensor, axes)
         else:
             Batch([entry], pbwn.UnitNorm()).project_()
-        assert units_in_last_place(entry.tensor, expected) <= 4
+        is_exact = path == "reference" or paths([entry], "auto") == ["numba"]
+        assert units_in_last_place(entry.tensor, expected) <= (
+            4 if is_exact else 84
+        )  # 84 units are the 1e-5 of check()

@@ -21,32 +21,22 @@ LAYERS = [
     "axes",
     "layout",
     "constraint",
-    "projection",
-    "sharded",
+    "functional",
+    "paths.torch",
+    "paths.dtensor",
     "naming",
     "reasons",
     "output_layer",
     "selection",
     "selector",
     "flops",
-    "validation",
-    "backends.forking",
-    "backends.reference_weights",
-    "backends.sharded_weights",
-    "backends.torch_norms",
-    "backends.torch_weights",
-    "backends.numba_kernels",
-    "backends.numba_vectors",
-    "backends.numba_projection",
-    "backends.numba_tangent",
-    "backends.numba_whereabouts",
-    "backends.numba_weights",
-    "backends.triton_kernels",
-    "backends.triton_weights",
-    "backends",
-    "batched",
-    "step_hooks",
-    "driver",
+    "paths.numba",
+    "paths.compile",
+    "paths.batch",
+    "optimizer_hooks",
+    "masters",
+    "radii",
+    "state",
     "certificate",
     "norm_projection",
 ]
@@ -57,16 +47,8 @@ INTEGRATIONS = {
     "lightning": {"lightning", "pbwn.integrations.options"},
     "transformers": {"transformers", "pbwn.integrations.options"},
 }
-# What the compiled paths need; they are imported only when a projection takes one.
-COMPILERS = {
-    "backends.numba_kernels": {"numba", "numpy", "llvmlite"},
-    "backends.numba_vectors": {"numba", "llvmlite"},
-    "backends.numba_projection": {"numba", "numpy"},
-    "backends.numba_tangent": {"numba", "numpy"},
-    "backends.numba_whereabouts": {"numba", "numpy", "llvmlite"},
-    "backends.triton_kernels": {"triton"},
-    "backends.triton_weights": {"triton"},
-}
+# What the compiled path needs; it is imported only when a projection takes it.
+COMPILERS = {"paths.numba": {"numba", "numpy"}}
 
 
 def test_the_public_names_are_these():
@@ -85,11 +67,17 @@ def test_the_public_names_are_these():
         "select",
     ]
     assert [name for name in dir(pbwn.NormProjection) if not name.startswith("_")] == [
+        "backend",
         "check",
+        "constraint",
         "detach",
+        "every",
+        "gradient",
         "load_state_dict",
+        "model",
         "project",
         "rebind",
+        "selection",
         "state_dict",
     ]
 
@@ -138,7 +126,7 @@ def test_the_test_above_can_fail():
 def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
-            if node.module in ("pbwn", "pbwn.backends"):
+            if node.module in ("pbwn", "pbwn.paths"):
                 inside = [f"{node.module}.{alias.name}" for alias in node.names]
                 yield from (name if name.partition(".")[2] in LAYERS else node.module for name in inside)
             else:
@@ -149,8 +137,8 @@ def imports_of(path):
 
 def test_modules_import_only_from_those_below():
     files = {layer: LIBRARY / f"{layer.replace('.', '/')}.py" for layer in LAYERS}
-    files["backends"] = LIBRARY / "backends" / "__init__.py"
-    assert {*LIBRARY.glob("*.py"), *LIBRARY.glob("backends/*.py")} == {LIBRARY / "__init__.py", *files.values()}
+    packages = {LIBRARY / "__init__.py", LIBRARY / "paths" / "__init__.py"}
+    assert {*LIBRARY.glob("*.py"), *LIBRARY.glob("paths/*.py")} == {*packages, *files.values()}
     for position, layer in enumerate(LAYERS):
         for imported in imports_of(files[layer]):
             root, _, name = imported.partition(".")

@@ -147,12 +147,18 @@ def test_attaching_a_saved_model_anew_leaves_it_bit_for_bit():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 99}, "version 99; this pbwn reads version 1"),
+        ({"version": 99}, "version 99; this pbwn reads versions 1 and 2: update pbwn"),
         ({"steps": [1, 2], "projected": [True, True]}, "of 2 optimizers; this projection has 1"),
         ({"steps": ["one"]}, "steps are whole numbers from 0 up"),
-        ({"constraint": "MaxNorm(limit=3.0)"}, r"the state is of MaxNorm\(limit=3.0\), this projection of UnitNorm"),
-        ({"weights": ["elsewhere.weight"]}, r"of other weights .*elsewhere\.weight"),
-        ({"axes": {"hidden.0.weight": "(1,)"}}, r"axes \(1,\) for hidden\.0\.weight, this projection \(0,\)"),
+        (
+            {"constraint": {"kind": "max-norm", "limit": 3.0}},
+            r"max-norm, limit 3.0, this projection of unit-norm, radius 1",
+        ),
+        ({"weights": {"elsewhere.weight": {}}}, r"of other weights .*elsewhere\.weight"),
+        (
+            {"weights": {name: {"neurons": [1], "groups": 1} for name in ("hidden.0.weight", "hidden.2.weight")}},
+            r"axes neurons \[1\], groups 1 for hidden\.0\.weight, this projection \(0,\)",
+        ),
         ({"radii": {"hidden.0.weight": torch.ones(3)}}, r"radii of shape \(3,\) for hidden\.0\.weight"),
     ],
 )
@@ -173,8 +179,46 @@ def test_a_state_of_other_axes_is_refused_even_where_its_radii_fit():
     with pytest.raises(ValueError, match="the same axes and direction"):
         pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"), direction="outgoing", state=state)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    del state["axes"]  # one that was saved before axes were
-    pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"), state=state)
+
+
+@pytest.mark.parametrize("axes", [{}, {"axes": {"0.weight": "(0,)"}}], ids=["before axes were saved", "axes as text"])
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [(pbwn.UnitNorm("initial"), "UnitNorm(radius='initial')"), (pbwn.MaxNorm(3.0), "MaxNorm(limit=3.0)")],
+)
+def test_a_state_of_the_first_version_is_still_read(axes, constraint, text):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    old = {
+        "version": 1,
+        "constraint": text,
+        "weights": ["0.weight"],
+        "steps": [7],
+        "projected": [False],
+        "radii": {},
+        **axes,
+    }
+    if constraint == pbwn.UnitNorm("initial"):
+        old["radii"]["0.weight"] = torch.full((4,), 2.0, dtype=torch.float64)
+    projection = pbwn.attach(model, optimizer, constraint=constraint, every=8, state=old)
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    assert projection.state_dict()["steps"] == [8]
+    assert projection.check().ok
+    if constraint == pbwn.UnitNorm("initial"):
+        torch.testing.assert_close(model[0].weight.norm(dim=1), torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [({"every": 5}, "every=2, now 5"), ({"gradient": "riemannian"}, "gradient='ordinary', now 'riemannian'")],
+)
+def test_resuming_with_other_settings_says_which_differ(changed, words):
+    run = Run(torch.optim.SGD, every=2)
+    run.attach()
+    again = Run(torch.optim.SGD, **{"every": 2, **changed})
+    with pytest.warns(UserWarning, match=f"other settings than the state was saved with: {words}"):
+        again.load(run.save(), attach_first=False)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +234,7 @@ def test_a_length_is_the_same_number_however_it_is_written(constraint, same):
     assert constraint == same
     run = Run(torch.optim.SGD, constraint=constraint)
     run.attach()
-    assert "np." not in run.projection.state_dict()["constraint"]
+    assert all(type(value) in (str, float) for value in run.projection.state_dict()["constraint"].values())
     again = Run(torch.optim.SGD, constraint=same)
     again.load(run.save(), attach_first=False)
     again.train(range(EVERY))

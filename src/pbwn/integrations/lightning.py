@@ -8,8 +8,8 @@ from typing import Any
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
 from pbwn.norm_projection import NormProjection, attach
+from pbwn.optimizer_hooks import hookable
 from pbwn.selector import held_by
-from pbwn.validation import hookable
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import pbwn
-from pbwn.backends import Backend, missing
-from pbwn.batched import Batch
+from pbwn.paths.batch import Backend, missing
+from pbwn.paths.batch import Batch
 from pbwn.selection import ConstrainedWeight
 from pbwn_repro.methods import layers
 from pbwn_repro.models import build

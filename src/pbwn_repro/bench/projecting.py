@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import pbwn
-from pbwn.backends import missing
-from pbwn.batched import Batch
+from pbwn.paths.batch import missing
+from pbwn.paths.batch import Batch
 from pbwn.selection import ConstrainedWeight
 from pbwn_repro.bench.candidates import projections, stack, tangents, weights_of
 from pbwn_repro.bench.timing import Times, interleaved

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pbwn.backends import missing
+from pbwn.paths.batch import missing
 from pbwn_repro.doctor.finding import Finding
 from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.packing import available_cores

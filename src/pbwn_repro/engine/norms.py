@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import pbwn
-from pbwn.projection import row_norms
+from pbwn.functional import row_norms
 from pbwn_repro import methods
 
 

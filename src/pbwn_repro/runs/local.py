@@ -19,7 +19,7 @@ from pbwn_repro.runs.worker import work
 _PRELOADED = [
     "torch",
     "torch._dynamo",
-    "pbwn.backends.numba_kernels",
+    "pbwn.paths.numba",
     "pbwn_repro.runs.worker",
     "sklearn.datasets",
     "scipy",

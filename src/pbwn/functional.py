@@ -1,0 +1,162 @@
+"""The mathematics of the paper as pure functions of tensors: the meaning of everything else.
+
+Everything here is computed in float64 and rounded once, and every faster path is tested against it. A weight is worked
+through in blocks of neurons, so that the float64 copies stay small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import torch
+from torch import Tensor
+
+from pbwn.axes import Axes
+from pbwn.constraint import Constraint, UnitNorm
+
+_BLOCK = 1 << 22  # elements that are widened at a time
+
+
+@torch.no_grad()
+def row_norms(weight: Tensor, axes: Axes) -> Tensor:
+    """The norm of each neuron's weights, the square root of ddiag(W Wᵀ) in equation (3).
+
+    >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 1e-30]]), Axes((0,))).tolist()
+    [5.0, 1.0000000031710769e-30]
+    """
+    rows = axes.rows(weight.detach())
+    norms = [_norms(block.to(wide_dtype(weight)), axes.neuron_dims) for [block] in blocks(axes.neuron_dims, rows)]
+    return norms[0] if len(norms) == 1 else torch.cat(norms)
+
+
+@torch.no_grad()
+def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
+    """The inner product of each neuron's weights with another tensor's, the diagonal of W Gᵀ in equation (5)."""
+    pairs = blocks(axes.neuron_dims, axes.rows(weight.detach()), axes.rows(other.detach()))
+    dots = [
+        (row.to(wide_dtype(weight)) * column.to(wide_dtype(weight))).flatten(axes.neuron_dims).sum(-1)
+        for row, column in pairs
+    ]
+    return dots[0] if len(dots) == 1 else torch.cat(dots)
+
+
+@torch.no_grad()
+def project_(
+    weight: Tensor,
+    axes: Axes,
+    constraint: Constraint | None = None,
+    *,
+    radii: float | Tensor | None = None,
+    leave_within: float = 0.0,
+) -> Tensor:
+    """Project each neuron's weights to the nearest point of the constraint, in place: w* = w / |w|, equation (10).
+
+    A zero row and a row that is not finite have no nearest point and are left as they are, as is a row whose relative
+    deviation is at most `leave_within` already. `radii` are those of the neurons where the constraint's own is not
+    meant; a neuron whose radius is 0 is free.
+
+    >>> project_(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), Axes((0,)))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    constraint = constraint or UnitNorm()
+    factors = safe_factors(constraint, row_norms(weight, axes), radii, leave_within=leave_within)
+    return scale_rows_(weight, axes, factors)
+
+
+@torch.no_grad()
+def tangent_(gradient: Tensor, weight: Tensor, axes: Axes, *, radii: Tensor | None = None) -> Tensor:
+    """Make the gradient tangent to each neuron's sphere, in place: g - (w·g) w / |w|², equation (7) at any radius.
+
+    A neuron whose radius is 0 is free: its gradient stays.
+
+    >>> tangent_(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]), Axes((0,)))
+    tensor([[0., 1.]])
+    """
+    coefficients = tangent_coefficients(row_norms(weight, axes), row_dots(weight, gradient, axes), radii)
+    return subtract_rows_(gradient, weight, axes, coefficients)
+
+
+def safe_factors(
+    constraint: Constraint, norms: Tensor, radii: float | Tensor | None = None, *, leave_within: float = 0.0
+) -> Tensor:
+    """What each neuron is multiplied by: 1 where its norm is zero or not finite, where it is free or close enough."""
+    factors = constraint.factors(norms, radii)
+    move = factors.isfinite() & (factors > 0)
+    if leave_within:
+        move &= constraint.deviations(norms, radii) > leave_within
+    return factors.where(move, 1)
+
+
+def tangent_coefficients(norms: Tensor, dots: Tensor, radii: Tensor | None = None) -> Tensor:
+    """The multiple (w·g) / |w|² of each neuron's weights that is normal to its sphere; 0 where there is none."""
+    coefficients = (dots / norms / norms).nan_to_num_(0, 0, 0)
+    return coefficients if radii is None else coefficients.where(radii > 0, 0)
+
+
+@torch.no_grad()
+def scale_rows_(weight: Tensor, axes: Axes, factors: Tensor) -> Tensor:
+    """Multiply each neuron's weights by its factor, in place and rounded once."""
+    for rows, factor in blocks(axes.neuron_dims, axes.rows(weight), factors):
+        rows.copy_(rows.to(factors.dtype) * per_row(factor, rows))
+    return weight
+
+
+@torch.no_grad()
+def subtract_rows_(gradient: Tensor, weight: Tensor, axes: Axes, coefficients: Tensor) -> Tensor:
+    """Subtract each neuron's multiple of its weights from its gradient, in place; rows with a 0 stay bit for bit."""
+    dtype = coefficients.dtype
+    for rows, weights, multiple in blocks(axes.neuron_dims, axes.rows(gradient), axes.rows(weight), coefficients):
+        multiple = per_row(multiple, rows)
+        tangent = rows.to(dtype) - multiple * weights.to(dtype)
+        rows.copy_(tangent.where(multiple != 0, rows.to(dtype)))
+    return gradient
+
+
+def wide_dtype(weight: Tensor) -> torch.dtype:
+    """float64, or float32 on MPS, which has no float64."""
+    return torch.float32 if weight.device.type == "mps" else torch.float64
+
+
+def roots(squares: Tensor) -> Tensor:
+    """The square roots of a float64 tensor.
+
+    Not by torch.sqrt: it uses threads, however few elements there are, and a forked process waits for them for ever.
+    """
+    return squares.rsqrt().reciprocal_()
+
+
+def blocks(neuron_dims: int, rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut a view with its neurons in front, and tensors with the same neurons, into blocks of a few million elements.
+
+    >>> [block.shape[0] for [block] in blocks(1, torch.empty(3, 3 << 20))]
+    [1, 1, 1]
+    """
+    if neuron_dims == 0 or rows.numel() <= _BLOCK or torch.compiler.is_compiling():  # compiled, nothing is copied
+        yield rows, *others
+        return
+    length = max(1, _BLOCK // prod(rows.shape[1:]))
+    yield from zip(rows.split(length), *(other.split(length) for other in others), strict=True)
+
+
+def per_row(values: Tensor, rows: Tensor) -> Tensor:
+    """View one value per neuron so that it broadcasts over the neuron's weights."""
+    return values.reshape(*values.shape, *(1,) * (rows.ndim - values.ndim))
+
+
+def _norms(rows: Tensor, neuron_dims: int) -> Tensor:
+    """Norms of rows in float64.
+
+    Dividing by the largest entry first keeps the squares from overflowing and underflowing. They are added up by
+    torch's sum, whose rounding errors do not grow with the length of a dimension as those of its norm do.
+    """
+    fan_in = tuple(range(neuron_dims, rows.ndim))
+    if rows.numel() == 0:
+        return rows.new_zeros(rows.shape[:neuron_dims])
+    largest = rows.abs().amax(fan_in, keepdim=True)
+    largest = largest.where(largest.isfinite() & (largest > 0), 1)
+    squares = (rows / largest).square_()
+    for dim in sorted(fan_in, key=rows.size, reverse=True):
+        squares = squares.sum(dim, keepdim=True)
+    return (roots(squares) * largest).flatten(neuron_dims).squeeze(-1)

@@ -1,0 +1,347 @@
+"""Many weights per call, each on the path that serves its memory, with the results of `functional` up to rounding.
+
+"numba" is the compiled loop for contiguous rows in the CPU's memory, "torch" the path of torch's own operations for
+everything else, "compile" what torch's compiler makes of `functional`, on request. Rows that are cut over processes
+take a path of their own. What a path keeps between calls, such as views and addresses, holds while the weights stay
+where they are: that is checked in each call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, is_
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from pbwn import functional, text
+from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, misfit
+from pbwn.layout import Whereabouts, is_plain, overlapping
+from pbwn.paths import dtensor
+from pbwn.paths.torch import Entry, FunctionalPath, TorchPath, has_usual_radii, norm_dtype
+from pbwn.reasons import SUPPORTED_DTYPES
+from pbwn.selection import ConstrainedWeight
+
+Backend: TypeAlias = Literal["auto", "torch", "numba", "compile"]
+BACKENDS = ("auto", "torch", "numba", "compile")
+
+
+class Path(Protocol):
+    """Weights that are projected together; whoever keeps it makes sure that they stay where they are."""
+
+    def project_(self, *, look: bool = False) -> None:
+        """Project all weights in place: equation (10)."""
+
+    def tangent_(self) -> None:
+        """Make the gradients of all weights tangent in place: equation (7)."""
+
+
+class Batch:
+    """Weights that are projected together."""
+
+    def __init__(
+        self,
+        weights: Sequence[ConstrainedWeight],
+        constraint: Constraint,
+        radii: Mapping[str, float | Tensor] | None = None,
+        *,
+        masters: Mapping[str, Callable[[], Tensor]] | None = None,
+        backend: Backend = "auto",
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        """Describe the weights; nothing is done to them yet.
+
+        Args:
+            weights: the weights.
+            constraint: what they are kept on.
+            radii: by the weight's name, the norm of its neurons: one for all of them, or one each.
+            masters: by the weight's name, what looks up the wider copy that the optimizer keeps of it. The copy is
+                projected then, and rounded into the weight.
+            backend: which path is to serve them.
+            on_change: called when weights are found to be replaced or moved, before anything is done to them.
+        """
+        self._weights = weights
+        self._constraint = constraint
+        self._radii = radii or {}
+        self._masters = masters or {}
+        self._backend: Backend = backend
+        self._on_change = on_change
+        self._plan: _Plan | None = None
+
+    def project_(self, *, look: bool = False) -> None:
+        """Project all weights, in place: equation (10).
+
+        `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        """
+        plan = self._current_plan()
+        for path in plan.paths:
+            path.project_(look=look)
+        plan.finish_()
+
+    @torch.no_grad()
+    def settle_(self) -> None:
+        """Project the rows that are off by more than rounding, and leave the others bit for bit."""
+        plan = self._current_plan()
+        for weight, tensor in zip(self._weights, plan.stored, strict=True):
+            norms, tolerance = dtensor.row_norms(tensor, weight.axes), TOLERANCE[tensor.dtype]
+            radii = self._radii_of(weight)
+            factors = functional.safe_factors(self._constraint, norms, radii, leave_within=tolerance)
+            if dtensor.is_sharded(tensor):
+                shard = dtensor.Shard.of(tensor, weight.axes)
+                functional.scale_rows_(shard.part, shard.axes, shard.per_row(factors))
+            else:
+                functional.scale_rows_(tensor, weight.axes, factors)
+        plan.finish_()
+
+    def tangent_(self) -> None:
+        """Make the gradients of all weights tangent to their spheres, in place: equation (7)."""
+        plan = self._current_plan()
+        for path in plan.paths:
+            path.tangent_()
+        increment_version([tensor.grad for tensor in plan.sharded if tensor.grad is not None])
+
+    def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:
+        """The radii of a weight's neurons, on its device."""
+        radii = self._radii.get(weight.name)
+        if radii is None:
+            return self._constraint.length
+        return radii.to(weight.tensor.device) if isinstance(radii, Tensor) else radii
+
+    def _current_plan(self) -> _Plan:
+        """The plan of the last call, unless a weight was replaced, moved, restrided or cast since."""
+        plan = self._plan
+        if plan is None or not plan.fits():
+            if self._on_change is not None:
+                self._on_change()
+            refuse_gathered([] if plan is None else plan.sharded_weights)
+            refuse_radii(self._weights, self._radii)
+            radii = [self._radii_of(weight) for weight in self._weights]
+            names = (weight.name for weight in self._weights)
+            refuse_misfits(self._constraint, self._weights, dict(zip(names, radii, strict=True)))
+            masters = [self._masters.get(weight.name) for weight in self._weights]
+            with torch.inference_mode(False), torch.no_grad():  # the plan outlives the mode that it is made in
+                plan = self._plan = _Plan(self._weights, masters, radii, self._constraint, self._backend)
+        return plan
+
+
+class _Plan:
+    """Which path each weight takes, and what the paths keep."""
+
+    def __init__(
+        self,
+        weights: Sequence[ConstrainedWeight],
+        masters: Sequence[Callable[[], Tensor] | None],
+        radii: Sequence[float | Tensor],
+        constraint: Constraint,
+        backend: Backend,
+    ) -> None:
+        self._modules = [weight.module for weight in weights]
+        self._attributes = [weight.attribute for weight in weights]
+        self._parameters = [weight.tensor for weight in weights]
+        self._masters = [(find, find()) for find in masters if find is not None]
+        self.stored = [one if find is None else find() for one, find in zip(self._parameters, masters, strict=True)]
+        self._rounded = [pair for pair in zip(self._parameters, self.stored, strict=True) if pair[0] is not pair[1]]
+        self.sharded_weights = [weight for weight in weights if dtensor.is_sharded(weight.tensor)]
+        self.sharded = [weight.tensor for weight in self.sharded_weights]
+        self._whereabouts = Whereabouts(self.stored)
+        members = _members(weights, self.stored, radii)
+        taken = _paths(members, backend)
+        self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
+        together: dict[tuple[str, Hashable], list[_Member]] = {}
+        for member, path in zip(members, taken, strict=True):
+            if path != "empty":
+                together.setdefault((path, _share(member, path)), []).append(member)
+        self.paths = [_make(path, group, constraint) for (path, _), group in together.items()]
+
+    def fits(self) -> bool:
+        """Whether the weights are the same, and their memory is where it was, laid out as it was.
+
+        This runs in every step, over every weight: each check is one loop in C.
+        """
+        found = map(dict.get, map(_parameters, self._modules), self._attributes)
+        return (
+            all(map(is_, found, self._parameters))
+            and all(find() is kept for find, kept in self._masters)
+            and self._whereabouts.hold()
+        )
+
+    @torch.no_grad()
+    def finish_(self) -> None:
+        """Round master copies into their weights, and count up the versions of what torch did not see written."""
+        for parameter, master in self._rounded:
+            parameter.copy_(master)
+        increment_version(self._unseen)
+
+
+class _Member(NamedTuple):
+    """A weight as the paths see it, the shard that it is, and whether it shares memory with another."""
+
+    entry: Entry
+    shard: dtensor.Shard | None
+    overlaps: bool
+
+
+def paths(weights: Sequence[ConstrainedWeight], backend: Backend) -> list[str]:
+    """The path of each weight: "numba", "torch", "compile", "functional", "cut" or "empty".
+
+    A backend that was asked for by name and cannot serve a weight is an error.
+    """
+    tensors = [weight.tensor for weight in weights]
+    return _paths(_members(weights, tensors, [1.0] * len(weights)), backend)
+
+
+def summary(taken: Sequence[str]) -> str:
+    """Name the backends that these paths belong to, with their numbers of weights where there are several.
+
+    >>> summary(["numba", "numba", "cut"])
+    'numba (2 weights) and torch (1 weight)'
+    """
+    counts = Counter(path if path in BACKENDS else "torch" for path in taken)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return " and ".join(f"{name} ({text.plural(count, 'weight')})" for name, count in counts.items())
+
+
+def missing(backend: Backend) -> str | None:
+    """Say what a backend lacks to work here at all, or None."""
+    loaded = _numba_path() if backend == "numba" else None
+    return loaded if isinstance(loaded, str) else None
+
+
+def _members(
+    weights: Sequence[ConstrainedWeight], stored: Sequence[Tensor], radii: Sequence[float | Tensor]
+) -> list[_Member]:
+    shards = [
+        dtensor.Shard.of(tensor, weight.axes) if dtensor.is_sharded(tensor) else None
+        for weight, tensor in zip(weights, stored, strict=True)
+    ]
+    entries = [_entry(*each) for each in zip(weights, stored, shards, radii, strict=True)]
+    placed = [index for index, entry in enumerate(entries) if is_plain(entry.weight) and entry.weight.numel()]
+    overlaps = {placed[index] for index in overlapping([entries[index].weight for index in placed])}
+    return [_Member(entry, shards[index], index in overlaps) for index, entry in enumerate(entries)]
+
+
+def _entry(weight: ConstrainedWeight, stored: Tensor, shard: dtensor.Shard | None, radii: float | Tensor) -> Entry:
+    parameter = weight.tensor
+    set_gradient = partial(setattr, parameter, "grad")
+    if shard is None:
+        return Entry(weight.name, stored, weight.axes, radii, partial(getattr, parameter, "grad"), set_gradient)
+    get_gradient = partial(dtensor.local_gradient, parameter)
+    return Entry(weight.name, shard.part, shard.axes, shard.per_row(radii), get_gradient, set_gradient)
+
+
+def _paths(members: Sequence[_Member], backend: Backend) -> list[str]:
+    return [_path(member, backend) for member in members]
+
+
+def _path(member: _Member, backend: Backend) -> str:
+    """The path of a weight; an error where the backend was asked for by name and cannot serve it."""
+    path, obstacle = _without_compiler(member)
+    wanted = "numba" if backend == "auto" else backend
+    if wanted == "torch" or path == "empty":
+        return path
+    if obstacle is None and wanted == "numba":
+        loaded = _numba_path()
+        obstacle = loaded if isinstance(loaded, str) else loaded.obstacle(member.entry.weight, member.entry.axes)
+    if obstacle is None:
+        return wanted
+    if backend == wanted:
+        raise ValueError(f'backend="{backend}" cannot serve weight {member.entry.name!r}: {obstacle}. Use "auto".')
+    return path
+
+
+def _without_compiler(member: _Member) -> tuple[str, str | None]:
+    """The path that a weight takes without a compiler, and what keeps a compiler from serving it."""
+    if member.shard is not None and member.shard.groups:
+        return "cut", "its rows are cut over processes"
+    weight = member.entry.weight
+    if not weight.numel():
+        return "empty", None
+    path = "torch" if has_usual_radii(member.entry) else "functional"
+    if member.overlaps:
+        return path, "it shares memory with another weight"
+    return path, None if is_plain(weight) else f"it is a {type(weight).__name__}, whose memory is not known"
+
+
+def _share(member: _Member, path: str) -> Hashable:
+    """Weights with an equal share of a path are projected together; those that share memory one after the other."""
+    weight = member.entry.weight
+    if path == "numba":
+        return weight.dtype
+    if path in ("functional", "compile"):
+        return weight.device
+    groups = () if member.shard is None else member.shard.groups
+    return weight.device, norm_dtype(weight), groups, member.entry.name if member.overlaps else None
+
+
+def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> Path:
+    entries = [member.entry for member in members]
+    if path == "cut":
+        return dtensor.CutRows(entries, constraint, [member.shard for member in members if member.shard])
+    if path == "numba":
+        compiled: Path = _numba_path()(entries, constraint)
+        return compiled
+    if path == "compile":
+        from pbwn.paths.compile import CompiledPath
+
+        return CompiledPath(entries, constraint)
+    return TorchPath(entries, constraint) if path == "torch" else FunctionalPath(entries, constraint)
+
+
+@functools.cache
+def _numba_path() -> Any:
+    """The class of the compiled path, imported when first needed, or a sentence where it cannot be."""
+    try:
+        from pbwn.paths.numba import NumbaPath
+    except ImportError as error:
+        return f"numba cannot be imported ({error}): pip install 'pbwn[fast]'"
+    except Exception as error:  # what numba meets when it is imported, such as a user's own file named coverage.py
+        return f"numba is installed and cannot be imported ({type(error).__name__}: {error})"
+    return NumbaPath
+
+
+def refuse_misfits(
+    constraint: Constraint, weights: Iterable[ConstrainedWeight], lengths: Mapping[str, float | Tensor]
+) -> None:
+    """Refuse weights without values, and those whose dtype cannot hold the norm that they are to have."""
+    for weight in weights:
+        tensor, length = weight.tensor, lengths.get(weight.name)
+        if tensor.is_meta:
+            raise ValueError(f"parameter {weight.name!r} is on the meta device and has no values: materialise it first")
+        if tensor.dtype not in SUPPORTED_DTYPES:
+            raise ValueError(f"weight {weight.name!r}: its dtype {tensor.dtype} is not supported")
+        if isinstance(constraint, MaxNorm):
+            length = min(constraint.limit, torch.finfo(tensor.dtype).max)  # beyond which nothing is ever shortened
+        found = misfit(length, tensor.dtype, weight.fan_in) if isinstance(length, float) else None
+        if found is not None:
+            raise ValueError(f"weight {weight.name!r}: {found}")
+
+
+def refuse_gathered(weights: Iterable[ConstrainedWeight]) -> None:
+    """Refuse weights that were sharded over processes and are whole now: what is written to such copies is lost."""
+    for weight in weights:
+        if not dtensor.is_sharded(weight.tensor):
+            raise RuntimeError(
+                f"weight {weight.name!r} was sharded over processes, and a gathered copy is in its place: attach to "
+                "the whole model that fully_shard was called on, so that its shards are put back before a projection"
+            )
+
+
+def refuse_radii(weights: Iterable[ConstrainedWeight], radii: Mapping[str, float | Tensor]) -> None:
+    """Refuse weights whose neurons are no longer those that the radii were measured of."""
+    for weight in weights:
+        own = radii.get(weight.name)
+        if isinstance(own, Tensor) and tuple(own.shape) != dtensor.neuron_shape(weight.tensor, weight.axes):
+            raise RuntimeError(
+                f"weight {weight.name!r} has neurons of shape {dtensor.neuron_shape(weight.tensor, weight.axes)}, and "
+                f"radii of shape {tuple(own.shape)}: it was cut, grown or sharded after attach. Call detach() on the "
+                "projection and attach anew."
+            )
+
+
+_parameters = attrgetter("_parameters")

@@ -1,0 +1,266 @@
+"""The compiled CPU path: one loop over a table of rows, for weights whose rows are contiguous in memory.
+
+Sums are in float64 and may be reassociated, so that LLVM vectorises them. Large models are shared among as many threads
+as torch uses. Threads belong to the process that made them: a forked process makes its own.
+
+Importing this imports numba. The loops are compiled when they are first needed, within seconds, and kept on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numba import carray, config, njit, types
+from numba.extending import intrinsic, overload
+from torch import Tensor
+
+from pbwn.axes import Axes
+from pbwn.constraint import Constraint, MaxNorm
+from pbwn.paths.torch import Entry, is_laid_out_like, tangent_gradient_
+
+if config.DISABLE_JIT:
+    raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
+
+_ELEMENTS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}
+_SHARED_BYTES = 4 * 1024 * 1024  # less than this is done before a second thread would have started
+# A line of the table: COUNT rows of LENGTH elements, STRIDE apart. OFFSET is that of the first in its weight, NEURON
+# its number among all neurons.
+_WEIGHT, _OFFSET, _COUNT, _STRIDE, _LENGTH, _NEURON = range(6)
+
+
+class NumbaPath:
+    """Weights of one dtype in the CPU's memory.
+
+    It holds addresses: whoever keeps it must make sure that the weights are still where they were.
+    """
+
+    def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
+        self._entries = list(entries)
+        self._elements = np.empty(0, _ELEMENTS[entries[0].weight.dtype])  # tells the loops the dtype
+        self._addresses = np.array([entry.weight.data_ptr() for entry in entries], np.int64)
+        self._radii = np.concatenate([entry.row_radii.flatten().numpy() for entry in entries])
+        self._is_ball = isinstance(constraint, MaxNorm)
+        self._bytes = sum(entry.weight.nbytes for entry in entries)
+        self._tables: dict[int, list[np.ndarray]] = {}
+
+    @staticmethod
+    def obstacle(tensor: Tensor, axes: Axes) -> str | None:
+        """Say why a weight cannot take this path, or None where it can."""
+        if tensor.device.type != "cpu":
+            return f"it is on {tensor.device}, and numba serves the CPU"
+        if tensor.dtype not in _ELEMENTS:
+            return f"its dtype is {tensor.dtype}, and numba serves {', '.join(map(str, _ELEMENTS))}"
+        if not _has_contiguous_rows(tensor, axes):
+            return f"with strides {tensor.stride()} its rows are not contiguous in memory"
+        return None
+
+    def project_(self, *, look: bool = False) -> None:
+        """Project all weights in place: equation (10)."""
+        self._run(_project, self._addresses, self._radii, self._is_ball)
+
+    def tangent_(self) -> None:
+        """Make the gradients of all weights tangent in place: equation (7)."""
+        gradients, written = np.zeros_like(self._addresses), []
+        for index, entry in enumerate(self._entries):
+            gradient = entry.get_gradient()
+            if gradient is not None and is_laid_out_like(gradient, entry.weight):
+                gradients[index] = gradient.data_ptr()
+                written.append(gradient)
+            else:
+                tangent_gradient_(entry)
+        self._run(_tangent, self._addresses, gradients, self._radii)
+        torch.autograd.graph.increment_version(written)
+
+    def _run(self, loop: Callable[..., None], *arguments: Any) -> None:
+        threads = torch.get_num_threads() if self._bytes >= _SHARED_BYTES else 1
+        if threads not in self._tables:
+            self._tables[threads] = _tables(self._entries, threads)
+        mine, *others = self._tables[threads]
+        shared = [_threads(os.getpid()).submit(loop, self._elements, table, *arguments) for table in others]
+        loop(self._elements, mine, *arguments)
+        for future in shared:
+            future.result()
+
+
+@functools.cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "pbwn")
+
+
+def _has_contiguous_rows(weight: Tensor, axes: Axes) -> bool:
+    """Whether the elements of each row fill a stretch of memory, in whatever order."""
+    rows = axes.rows(weight.detach())
+    expected = 1
+    for dim in sorted(range(axes.neuron_dims, rows.ndim), key=rows.stride):
+        if rows.shape[dim] > 1:
+            if rows.stride(dim) != expected:
+                return False
+            expected *= rows.shape[dim]
+    return True
+
+
+def _tables(entries: Sequence[Entry], shares: int) -> list[np.ndarray]:
+    """The rows of all weights, shared out so that each thread has about as many elements."""
+    share = -(-sum(entry.weight.numel() for entry in entries) // shares)
+    tables: list[list[tuple[int, ...]]] = [[]]
+    room = share
+    for weight, offset, count, stride, length, neuron in _lines(entries):
+        while count:
+            if room <= 0:
+                tables.append([])
+                room = share
+            rows = min(count, -(-room // length))
+            tables[-1].append((weight, offset, rows, stride, length, neuron))
+            offset, count, neuron, room = offset + rows * stride, count - rows, neuron + rows, room - rows * length
+    return [np.array(lines, np.int64).reshape(-1, 6) for lines in tables]
+
+
+def _lines(entries: Sequence[Entry]) -> Iterator[tuple[int, ...]]:
+    """The rows of all weights, those of a weight that are evenly spaced in one line."""
+    neuron = 0
+    for index, entry in enumerate(entries):
+        rows = entry.axes.rows(entry.weight.detach())
+        *outer, count = rows.shape[: entry.axes.neuron_dims]
+        length = prod(rows.shape[entry.axes.neuron_dims :])
+        for place in product(*map(range, outer)):
+            offset = sum(number * stride for number, stride in zip(place, rows.stride(), strict=False))
+            yield index, offset, count, rows.stride(len(outer)), length, neuron
+            neuron += count
+
+
+# The loops. NaN and infinity keep their meaning: of fast arithmetic, only the order of sums is given up.
+_FAST = {"reassoc", "contract", "nsz"}
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """An address as the pointer that `carray` takes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+def _wide(element):
+    """An element as a float; a bfloat16 is the upper half of a float32."""
+
+
+@overload(_wide, inline="always")
+def _(element):
+    if element == types.uint16:
+        return lambda element: np.uint32(np.uint32(element) << np.uint32(16)).view(np.float32)
+    return lambda element: element
+
+
+def _narrow(value, element):
+    """A float in the dtype of an element, rounded to nearest, ties to even."""
+
+
+@overload(_narrow, inline="always")
+def _(value, element):
+    if element == types.uint16:
+
+        def rounded(value, element):
+            bits = np.float32(value).view(np.uint32)
+            return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+        return rounded
+    kind = np.float32 if element == types.float32 else np.float64
+    return lambda value, element: kind(value)
+
+
+def _scalar(value, element):
+    """A float64 in the precision that elements of a dtype are multiplied in."""
+
+
+@overload(_scalar, inline="always")
+def _(value, element):
+    kind = np.float64 if element == types.float64 else np.float32
+    return lambda value, element: kind(value)
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _row(elements, table, line, number, addresses):
+    """A row of a line, in the tensors at these addresses."""
+    offset = table[line, _OFFSET] + number * table[line, _STRIDE]
+    address = addresses[table[line, _WEIGHT]] + offset * elements.itemsize
+    return carray(_pointer(address), (table[line, _LENGTH],), elements.dtype)
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _sums(row, other, scale):
+    """The squares of a row's elements, and their products with another row's, all divided by `scale` first."""
+    squares = products = 0.0
+    for i in range(row.size):
+        element = np.float64(_wide(row[i])) * scale
+        squares += element * element
+        products += element * np.float64(_wide(other[i]))
+    return squares, products
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _inverse_of_largest(row):
+    largest = 0.0
+    for i in range(row.size):
+        largest = max(largest, abs(np.float64(_wide(row[i]))))
+    return 1 / largest
+
+
+@njit(error_model="numpy", fastmath=_FAST)
+def _norm(row):
+    """The norm of a row; squares that overflow or underflow in float64 are scaled."""
+    squares = 0.0
+    for i in range(row.size):
+        element = np.float64(_wide(row[i]))
+        squares += element * element
+    if 1e-280 < squares < 1e300:
+        return np.sqrt(squares)
+    scale = _inverse_of_largest(row)
+    squares, _ = _sums(row, row, scale)
+    return np.sqrt(squares) / scale
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+def _project(elements, table, addresses, radii, is_ball):
+    for line in range(table.shape[0]):
+        for number in range(table[line, _COUNT]):
+            row = _row(elements, table, line, number, addresses)
+            factor = radii[table[line, _NEURON] + number] / _norm(row)
+            if not 0.0 < factor < np.inf or (is_ball and factor >= 1.0):
+                continue  # zero, not finite, free, or inside the ball
+            if 1e-30 < factor < 1e30:
+                scalar = _scalar(factor, row[0])
+                for i in range(row.size):
+                    row[i] = _narrow(_wide(row[i]) * scalar, row[i])
+            else:  # beyond float32
+                for i in range(row.size):
+                    row[i] = _narrow(_wide(row[i]) * factor, row[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+def _tangent(elements, table, addresses, gradients, radii):
+    for line in range(table.shape[0]):
+        if gradients[table[line, _WEIGHT]] == 0:
+            continue
+        for number in range(table[line, _COUNT]):
+            row = _row(elements, table, line, number, addresses)
+            gradient = _row(elements, table, line, number, gradients)
+            squares, products = _sums(row, gradient, 1.0)
+            multiple = products / squares
+            if not (1e-280 < squares < 1e300 and abs(products) < np.inf):
+                scale = _inverse_of_largest(row)
+                squares, products = _sums(row, gradient, scale)
+                multiple = products / squares * scale
+            if multiple == 0.0 or not abs(multiple) < np.inf or radii[table[line, _NEURON] + number] == 0.0:
+                continue  # tangent already, zero, not finite, or free
+            for i in range(row.size):
+                gradient[i] = _narrow(_wide(gradient[i]) - multiple * _wide(row[i]), gradient[i])

@@ -1,0 +1,304 @@
+"""The path of torch's own operations, on any device: one norm and one product per weight, on kept views.
+
+Norms are accumulated in float32 for float32, bfloat16 and float16, in float64 for float64. Off the CPU nothing waits
+for the device, and nothing is allocated that grows with a weight. There, a row whose squares leave the range of that
+dtype, so that its norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and
+is on the sphere after the next projection. On the CPU, where a look at the norms is free, such a weight goes through
+`functional` at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from pbwn import functional
+from pbwn.axes import Axes
+from pbwn.constraint import Constraint, MaxNorm
+
+# What rows are multiplied by whose norm is infinite, or zero; the factors of all other rows lie in between.
+_LIMITS = {torch.float32: (2.0**-96, 2.0**105), torch.float64: (2.0**-768, 2.0**800)}
+# Norms, and radii, whose squares and quotients neither overflow nor lose digits.
+_SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
+# How many squares the CPU may add up, one after the other, before they lose more digits than check() allows. Where
+# elements lie side by side, it does so in eight lanes.
+_LONGEST_CHAIN, _LANES = 160, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A weight as the paths see it.
+
+    Args:
+        name: its name in the model.
+        weight: the tensor that the next step starts from: the parameter, this process's shard of it, a master copy.
+        axes: the axes of that tensor.
+        radii: the norm of each row, one for all of them or one each; a row whose radius is 0 is free.
+        get_gradient: looks up the gradient that belongs to that tensor; None where there is none.
+        set_gradient: puts another gradient in its place.
+    """
+
+    name: str
+    weight: Tensor
+    axes: Axes
+    radii: float | Tensor
+    get_gradient: Callable[[], Tensor | None]
+    set_gradient: Callable[[Tensor], None]
+
+    @property
+    def row_radii(self) -> Tensor:
+        """The radii, one for each row, in float64."""
+        shape, dtype = self.axes.neuron_shape(tuple(self.weight.shape)), functional.wide_dtype(self.weight)
+        return torch.as_tensor(self.radii, dtype=dtype, device=self.weight.device).expand(shape)
+
+
+class FunctionalPath:
+    """Weights that go through `functional`, one after the other: radii that float32 cannot divide by a norm."""
+
+    def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
+        self._entries = list(entries)
+        self._constraint = constraint
+
+    def project_(self, *, look: bool = False) -> None:
+        """Project all weights in place: equation (10)."""
+        for entry in self._entries:
+            functional.project_(entry.weight, entry.axes, self._constraint, radii=entry.row_radii)
+
+    def tangent_(self) -> None:
+        """Make the gradients of all weights tangent in place: equation (7)."""
+        for entry in self._entries:
+            tangent_gradient_(entry)
+
+
+class TorchPath:
+    """Weights on one device whose norms are accumulated in one dtype."""
+
+    can_look = True  # whether a weight can go through `functional` by itself
+
+    def __init__(self, entries: Sequence[Entry], constraint: Constraint, dtype: torch.dtype | None = None) -> None:
+        self._entries = list(entries)
+        self._constraint = constraint
+        self._dtype = dtype or norm_dtype(entries[0].weight)
+        self._is_cpu = entries[0].weight.device.type == "cpu"
+        radii = [entry.row_radii.flatten() for entry in entries]
+        self._counts = [each.numel() for each in radii]
+        self._radii = torch.cat(radii).to(self._dtype)
+        self._is_free = self._radii == 0
+        self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
+        self._norms = torch.empty_like(self._radii)
+        self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
+        # A ball's rows that are too long to be measured land outside it, for the next projection.
+        self._limits = _LIMITS[self._dtype]
+        if isinstance(constraint, MaxNorm):
+            self._limits = (constraint.limit * 2.0**-64, 1.0)
+
+    def project_(self, *, look: bool = False) -> None:
+        """Project all weights in place: equation (10).
+
+        `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        """
+        for rows in self._rows:
+            rows.measure_()
+        self._combine_(self._norms)
+        unsafe = self._unsafe() if self.can_look and (look or self._is_cpu) else []
+        torch.div(self._radii, self._norms, out=self._norms)
+        self._norms.clamp_(*self._limits).nan_to_num_(1.0)
+        for index, rows in enumerate(self._rows):
+            if index not in unsafe:
+                rows.scale_()
+        FunctionalPath([self._entries[index] for index in unsafe], self._constraint).project_()
+
+    @torch.no_grad()
+    def tangent_(self) -> None:
+        """Make the gradients of all weights tangent in place: equation (7)."""
+        gradients = [_strided_gradient(entry) for entry in self._entries]
+        if all(gradient is None for gradient in gradients):
+            return
+        dots = torch.zeros_like(self._norms)
+        workspace = self._norms.new_empty(max(rows.largest for rows in self._rows))
+        members = list(zip(self._rows, gradients, dots.split(self._counts), strict=True))
+        for rows, gradient, out in members:
+            rows.measure_()
+            if gradient is not None:
+                rows.dot(gradient, workspace, out)
+        self._combine_(self._norms, dots)
+        unsafe = self._unsafe(dots) if self.can_look and self._is_cpu else []
+        dots.div_(self._norms).div_(self._norms).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
+        for index, (rows, gradient, multiples) in enumerate(members):
+            if index in unsafe:
+                tangent_gradient_(self._entries[index])
+            elif gradient is not None:
+                rows.subtract_from_(gradient, multiples)
+
+    def _combine_(self, norms: Tensor, dots: Tensor | None = None) -> None:
+        """Put together the norms and products of rows that several processes hold parts of: here they are whole."""
+
+    def _unsafe(self, dots: Tensor | None = None) -> list[int]:
+        """The weights with a row whose norm may have lost digits, or whose product with its gradient overflowed."""
+        if _is_safe(self._norms) and (dots is None or bool(dots.isfinite().all())):
+            return []
+        norms = self._norms.split(self._counts)
+        products = norms if dots is None else dots.split(self._counts)
+        return [
+            index
+            for index, (norm, product) in enumerate(zip(norms, products, strict=True))
+            if not (_is_safe(norm) and bool(product.isfinite().all()))
+        ]
+
+
+class Rows:
+    """Kept views of a weight, its neurons in front, and of where their norms are written."""
+
+    def __init__(self, entry: Entry, norms: Tensor) -> None:
+        """`norms` has one element per neuron, of the dtype that norms are accumulated in."""
+        self._axes = entry.axes
+        rows = entry.axes.rows(entry.weight.detach())
+        # Operations that widen their input copy it on the CPU, and reductions to float64 do everywhere.
+        self._in_blocks = rows.dtype != norms.dtype and (rows.device.type == "cpu" or norms.dtype == torch.float64)
+        self._views = [
+            (block, part, functional.per_row(part, block))
+            for block, part in self._cut(rows, norms.view(rows.shape[: entry.axes.neuron_dims]))
+        ]
+        self._measure = [_measuring(block, part) for block, part, _ in self._views]
+        self._one = norms.new_ones(1)
+        self.largest = max(block.numel() for block, _, _ in self._views)
+
+    def measure_(self) -> None:
+        """Write the norms."""
+        for measure in self._measure:
+            measure()
+
+    def scale_(self) -> None:
+        """Multiply each row by what stands in the place of its norm."""
+        for rows, _, factors in self._views:
+            rows.mul_(factors)
+
+    def dot(self, gradient: Tensor, workspace: Tensor, out: Tensor) -> None:
+        """Write the inner product of each row with its gradient, through a workspace for their products."""
+        for (rows, norms, _), gradients, dots in self._beside(gradient, out):
+            products = workspace.narrow(0, 0, rows.numel()).view(rows.shape)
+            if torch.result_type(rows, gradients) == workspace.dtype:
+                torch.mul(rows, gradients, out=products)
+            else:  # the product of two half-precision elements would be rounded to half precision
+                torch.mul(rows, self._one, out=products).mul_(gradients)
+            torch.sum(products, tuple(range(norms.ndim, rows.ndim)), out=dots)
+
+    def subtract_from_(self, gradient: Tensor, multiples: Tensor) -> None:
+        """Subtract a multiple of each row from its gradient."""
+        for (rows, _, _), gradients, multiple in self._beside(gradient, multiples):
+            gradients.addcmul_(rows, functional.per_row(multiple, rows), value=-1)
+
+    def _beside(self, gradient: Tensor, per_neuron: Tensor) -> Iterator[tuple[Any, Tensor, Tensor]]:
+        rows = self._axes.rows(gradient)
+        parts = self._cut(rows, per_neuron.view(rows.shape[: self._axes.neuron_dims]))
+        for views, (gradients, some) in zip(self._views, parts, strict=True):
+            yield views, gradients, some
+
+    def _cut(self, rows: Tensor, per_neuron: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        return functional.blocks(per_neuron.ndim, rows, per_neuron) if self._in_blocks else [(rows, per_neuron)]
+
+
+def norm_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype that a weight's norms are accumulated in."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+
+
+def has_usual_radii(entry: Entry) -> bool:
+    """Whether the quotients of a weight's radii and norms stay within their dtype; may wait for the device."""
+    low, high = _SAFE[norm_dtype(entry.weight)]
+    if not isinstance(entry.radii, Tensor):
+        return low <= entry.radii <= high
+    used = entry.radii.where(entry.radii > 0, 1)
+    return bool(((used >= low) & (used <= high)).all())
+
+
+def is_laid_out_like(gradient: Tensor, weight: Tensor) -> bool:
+    """Whether a gradient lies in the same memory as its weight, with the same shape, strides and dtype."""
+    return (
+        gradient.layout is torch.strided
+        and gradient.shape == weight.shape
+        and gradient.stride() == weight.stride()
+        and gradient.dtype == weight.dtype
+        and gradient.device == weight.device
+    )
+
+
+@torch.no_grad()
+def tangent_gradient_(entry: Entry) -> None:
+    """Make a weight's gradient tangent by `functional`, if it has one, be it dense or sparse."""
+    gradient = entry.get_gradient()
+    if gradient is None:
+        return
+    if gradient.is_sparse:
+        entry.set_gradient(_sparse_tangent(gradient, entry))
+    else:
+        functional.tangent_(gradient, entry.weight, entry.axes, radii=entry.row_radii)
+
+
+def _strided_gradient(entry: Entry) -> Tensor | None:
+    """A weight's gradient; one of another kind is made tangent here, and None stands for it."""
+    gradient = entry.get_gradient()
+    if gradient is None or (gradient.layout is torch.strided and gradient.shape == entry.weight.shape):
+        return gradient
+    tangent_gradient_(entry)
+    return None
+
+
+def _sparse_tangent(gradient: Tensor, entry: Entry) -> Tensor:
+    """The tangent gradient of the rows that a sparse gradient holds, such as an embedding's."""
+    if entry.axes != Axes((0,)):
+        raise ValueError(f"a sparse gradient of a weight with axes {entry.axes} cannot be made tangent: only (0,) can")
+    gradient = gradient.coalesce()
+    [rows] = gradient.indices()
+    values = functional.tangent_(gradient.values(), entry.weight[rows], entry.axes, radii=entry.row_radii[rows])
+    return torch.sparse_coo_tensor(
+        gradient.indices(), values, gradient.shape, is_coalesced=True, check_invariants=False
+    )
+
+
+def _measuring(rows: Tensor, norms: Tensor) -> Callable[[], object]:
+    """What writes the norms of rows. On the CPU long rows are measured in pieces, or else by `functional`."""
+    dims = tuple(range(norms.ndim, rows.ndim))
+    if rows.device.type != "cpu" or rows.shape[norms.ndim :].numel() <= _LONGEST_CHAIN:
+        return partial(vector_norm, rows, 2, dims, dtype=norms.dtype, out=norms)
+    pieces = _pieces(rows, norms.ndim)
+    if pieces is None:
+        return lambda: norms.copy_(functional.row_norms(rows, Axes(tuple(range(norms.ndim)))))
+    inner = tuple(range(norms.ndim + 1, pieces.ndim))
+    if pieces.shape[norms.ndim] == 1:
+        return partial(vector_norm, pieces.squeeze(norms.ndim), 2, dims[: len(inner)], dtype=norms.dtype, out=norms)
+
+    def measure() -> None:
+        norms.copy_(vector_norm(vector_norm(pieces, 2, inner, dtype=norms.dtype), 2, norms.ndim, dtype=torch.float64))
+
+    return measure
+
+
+def _pieces(rows: Tensor, neuron_dims: int) -> Tensor | None:
+    """Rows as a view of (neurons, pieces, elements of a piece), or None where no pieces are short enough."""
+    by_stride = sorted(range(neuron_dims, rows.ndim), key=rows.stride, reverse=True)
+    longest = _LONGEST_CHAIN
+    with suppress(RuntimeError):
+        flat = rows.permute(*range(neuron_dims), *by_stride).view(*rows.shape[:neuron_dims], -1)
+        if flat.stride(-1) == 1:
+            rows, by_stride, longest = flat, [neuron_dims], _LONGEST_CHAIN * _LANES
+    dim = max(by_stride, key=rows.size)
+    size, others = rows.size(dim), rows.shape[neuron_dims:].numel() // rows.size(dim)
+    length = next((length for length in range(min(size, longest // others), 0, -1) if size % length == 0), None)
+    if length is None or others * length < 32:
+        return None
+    pieces: Tensor = rows.unflatten(dim, (-1, length)).movedim(dim, neuron_dims)
+    return pieces
+
+
+def _is_safe(norms: Tensor) -> bool:
+    low, high = _SAFE[norms.dtype]
+    smallest, largest = norms.aminmax()
+    return low <= smallest.item() and largest.item() <= high  # false where one is NaN

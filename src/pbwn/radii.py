@@ -1,0 +1,73 @@
+"""The norm that each weight's neurons are to have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pbwn.constraint import Constraint, MaxNorm, Radius, smallest_length
+from pbwn.naming import matches, suggestion
+from pbwn.paths import dtensor
+from pbwn.selection import ConstrainedWeight
+
+
+def chosen_radii(
+    constraint: Constraint, weights: Sequence[ConstrainedWeight], measured: Collection[str] = ()
+) -> dict[str, float]:
+    """The radius of each weight that has one number for all of its neurons, by name; not of those `measured`."""
+    if isinstance(constraint, MaxNorm):
+        return {weight.name: constraint.limit for weight in weights}
+    _refuse_idle_patterns(constraint.radius, weights)
+    radii = {weight.name: _radius_of(constraint.radius, weight) for weight in weights if weight.name not in measured}
+    return {name: radius for name, radius in radii.items() if not isinstance(radius, str)}
+
+
+def measure_radii(
+    constraint: Constraint, weights: Sequence[ConstrainedWeight], stored: Mapping[str, Tensor]
+) -> dict[str, float | Tensor]:
+    """The radius of each weight, by name: a number, or one per neuron where some are their own or free.
+
+    A row that is zero now is free: the first step away from zero would be blown up to the sphere. `stored` has the
+    tensors that the next step starts from. Where weights are sharded, every process has to call this.
+    """
+    chosen = chosen_radii(constraint, weights)
+    radii: dict[str, float | Tensor] = {**chosen}
+    if isinstance(constraint, MaxNorm) or not weights:
+        return radii
+    norms = {weight.name: dtensor.row_norms(stored[weight.name], weight.axes) for weight in weights}
+    whole = [dtensor.gather(norms[weight.name], stored[weight.name], weight.axes) for weight in weights]
+    flags = [(norm == 0).any() for norm in whole]
+    has_zero_rows = torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()
+    for weight, zero_rows in zip(weights, has_zero_rows, strict=True):
+        norm, radius = norms[weight.name], chosen.get(weight.name)
+        if radius is None:
+            has_radius = norm.isfinite() & (norm >= smallest_length(weight.tensor.dtype, weight.fan_in))
+            radii[weight.name] = norm.where(has_radius, 0)
+        elif zero_rows:
+            radii[weight.name] = torch.full_like(norm, radius).where(norm != 0, 0)
+    return radii
+
+
+def _radius_of(radius: Radius | Mapping[str, Radius], weight: ConstrainedWeight) -> float | Literal["initial"]:
+    if isinstance(radius, Mapping):
+        names = (weight.name, *weight.others)
+        found = {value: pattern for pattern, value in radius.items() if any(matches(pattern, name) for name in names)}
+        if len(found) > 1:
+            listed = ", ".join(f"{pattern!r}: {value}" for value, pattern in found.items())
+            raise ValueError(f"weight {weight.name!r} is given several radii ({listed}): keep one")
+        return _radius_of(next(iter(found), 1.0), weight)
+    return sqrt(weight.fan_in) if radius == "sqrt-fan-in" else radius
+
+
+def _refuse_idle_patterns(radius: Radius | Mapping[str, Radius], weights: Sequence[ConstrainedWeight]) -> None:
+    if isinstance(radius, Mapping):
+        names = [name for weight in weights for name in (weight.name, *weight.others)]
+        for pattern in radius:
+            if not any(matches(pattern, name) for name in names):
+                raise ValueError(
+                    f"radius={{{pattern!r}: ...}} matches no constrained weight: {suggestion(pattern, names)}"
+                )

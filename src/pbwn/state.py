@@ -1,0 +1,134 @@
+"""The saved state of a projection: versioned fields, and how it is checked against the projection that resumes."""
+
+from __future__ import annotations
+
+import warnings
+from ast import literal_eval
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from pbwn.axes import Axes
+from pbwn.constraint import Constraint, MaxNorm
+from pbwn.selection import ConstrainedWeight
+
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class State:
+    """What a resumed run needs. Plain values and tensors, safe to load with `torch.load(..., weights_only=True)`.
+
+    Args:
+        constraint: its kind and its settings.
+        weights: the neuron axes of each constrained weight, by name.
+        every: the interval of projections.
+        gradient: the gradient that the optimizer sees.
+        steps: the number of real steps, for each optimizer.
+        projected: whether its weights are just projected, for each optimizer.
+        radii: one per neuron, of whole weights, where neurons have their own or are free.
+        masters: the key of its master weight in the optimizer's state, where a weight has one.
+    """
+
+    constraint: dict[str, Any]
+    weights: dict[str, dict[str, Any]]
+    every: int | None
+    gradient: str
+    steps: list[int]
+    projected: list[bool]
+    radii: dict[str, Tensor]
+    masters: dict[str, Hashable] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields and the version."""
+        return {"version": VERSION, **{each.name: getattr(self, each.name) for each in fields(self)}}
+
+
+def read(state: Mapping[str, Any]) -> State:
+    """The state of this or an earlier version."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is what projection.state_dict() gave; found {type(state).__name__}")
+    version = state.get("version")
+    known = {each.name for each in fields(State)}
+    if version == 1:
+        state = _from_version_1(state)
+    elif version != VERSION and "version" in state:
+        raise ValueError(f"the state has version {version}; this pbwn reads versions 1 and {VERSION}: update pbwn")
+    missing = known - set(state)
+    if missing:
+        raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
+    found = State(**{name: state[name] for name in known})
+    if not all(isinstance(count, int) and count >= 0 for count in found.steps):
+        raise ValueError(f"steps are whole numbers from 0 up; found {found.steps}")
+    return found
+
+
+def describe(thing: Constraint | Axes) -> dict[str, Any]:
+    """A constraint, or the axes of a weight, as plain values."""
+    if isinstance(thing, Axes):
+        return {"neurons": list(thing.neurons), "groups": thing.groups}
+    return {"kind": "max-norm" if isinstance(thing, MaxNorm) else "unit-norm", **asdict(thing)}
+
+
+def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) -> None:
+    """Refuse a state that is not of this projection; say which settings differ from those that it was saved with."""
+    if not len(saved.steps) == len(saved.projected) == len(current.steps):
+        raise ValueError(f"the state is of {len(saved.steps)} optimizers; this projection has {len(current.steps)}")
+    if saved.constraint != current.constraint:
+        raise ValueError(
+            f"the state is of the constraint {_words(saved.constraint)}, this projection of "
+            f"{_words(current.constraint)}: attach with the same constraint, or without state= to begin anew"
+        )
+    differing = set(saved.weights) ^ set(current.weights)
+    if differing:
+        raise ValueError(
+            f"the state is of other weights than this projection (differing: {', '.join(sorted(differing)[:5])}): "
+            "attach with the same only, also, skip, axes and output_layer as in the run that saved it, and with the "
+            "same weights frozen (requires_grad=False); freeze after attach what was frozen after it there"
+        )
+    for weight in weights:
+        axes = saved.weights[weight.name]
+        if axes and axes != current.weights[weight.name]:  # the first states had no axes
+            raise ValueError(
+                f"the state has axes {_words(axes)} for {weight.name}, this projection {weight.axes}: attach with the "
+                "same axes and direction as in the run that saved it"
+            )
+        radii = saved.radii.get(weight.name)
+        if radii is None and saved.constraint.get("radius") == "initial":
+            raise ValueError(f"the state has no radii for {weight.name}: attach without state= to begin anew")
+        if radii is not None and tuple(radii.shape) != weight.axes.neuron_shape(weight.shape):
+            raise ValueError(f"the state has radii of shape {tuple(radii.shape)} for {weight.name}, {weight.shape}")
+    settings = [("every", saved.every, current.every), ("gradient", saved.gradient, current.gradient)]
+    changed = [f"{name}={old!r}, now {new!r}" for name, old, new in settings if old not in ("unknown", new)]
+    if changed:
+        warnings.warn(f"resumed with other settings than the state was saved with: {'; '.join(changed)}", stacklevel=4)
+
+
+def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The first version had its constraint and axes as text, and neither interval nor gradient."""
+    missing = {"constraint", "weights", "steps", "projected", "radii"} - set(state)
+    if missing:
+        raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
+    kind, _, setting = str(state["constraint"]).removesuffix(")").partition("(")
+    name, _, value = setting.partition("=")
+    return {
+        "constraint": {"kind": {"UnitNorm": "unit-norm", "MaxNorm": "max-norm"}[kind], name: literal_eval(value)},
+        "weights": {weight: _axes_from_text(state.get("axes", {}).get(weight, "")) for weight in state["weights"]},
+        "every": "unknown",
+        "gradient": "unknown",
+        "masters": {},
+        **{name: state[name] for name in ("steps", "projected", "radii")},
+    }
+
+
+def _axes_from_text(text: str) -> dict[str, Any]:
+    """`(1,), groups=2` as plain values."""
+    neurons, _, groups = text.partition(", groups=")
+    return {"neurons": list(literal_eval(neurons)), "groups": int(groups or 1)} if text else {}
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    """Settings for a message."""
+    return ", ".join(f"{value}" if name == "kind" else f"{name} {value}" for name, value in settings.items())

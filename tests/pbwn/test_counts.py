@@ -1,0 +1,95 @@
+"""What a projection asks of an accelerator: operations, bytes, allocations, and never to wait for the device."""
+
+from math import prod
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import pbwn
+from counting import Counting
+from drawing import constrained
+from pbwn import Axes
+from pbwn.paths.batch import Batch
+
+PER_WEIGHT, PER_CALL = 3, 12
+LAYOUTS = {  # shape, strides, axes
+    "rows": ((96, 512), (512, 1), Axes((0,))),
+    "long rows": ((8, 65_536), (65_536, 1), Axes((0,))),
+    "columns": ((512, 96), (96, 1), Axes((1,))),
+    "convolution": ((64, 64, 3, 3), (576, 9, 3, 1), Axes((0,))),
+    "channels last": ((64, 64, 3, 3), (576, 1, 192, 64), Axes((0,))),
+    "transposed": ((96, 512), (1, 96), Axes((0,))),
+    "grouped": ((256, 32, 3, 3), (288, 9, 3, 1), Axes((1,), groups=4)),
+    "experts": ((4, 32, 512), (16_384, 512, 1), Axes((0, 1))),
+    "sliced": ((96, 512), (1024, 2), Axes((0,))),
+}
+CONSTRAINTS = {
+    "unit": (pbwn.UnitNorm(), None),
+    "radius": (pbwn.UnitNorm(2.5), None),
+    "ball": (pbwn.MaxNorm(3.0), None),
+    "own radii": (pbwn.UnitNorm("initial"), 1.5),
+}
+
+
+def fake_weights(layouts, dtype):
+    """Weights on a GPU that is not there."""
+    return [
+        constrained(torch.empty_strided(shape, strides, device="cuda", dtype=dtype), axes, f"{index} of {dtype}")
+        for index, (shape, strides, axes) in enumerate(layouts)
+    ]
+
+
+def counted(batch, operation):
+    getattr(batch, operation)()  # makes the plan
+    with Counting() as counting:
+        getattr(batch, operation)()
+    return counting.counts
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("dtype", "bytes_per_element"), [(torch.float32, 12.5), (torch.bfloat16, 6.5), (torch.float16, 6.5)]
+)
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+def test_a_projection_reads_each_element_twice_and_writes_it_once(kind, dtype, bytes_per_element, layout):
+    constraint, radius = CONSTRAINTS[kind]
+    with FakeTensorMode():
+        weights = fake_weights([LAYOUTS[layout]] * 5, dtype)
+        radii = {} if radius is None else {weight.name: radius for weight in weights}
+        counts = counted(Batch(weights, constraint, radii), "project_")
+    elements, neurons = sum(prod(weight.shape) for weight in weights), sum(weight.neurons for weight in weights)
+    assert len(counts.operations) <= PER_WEIGHT * len(weights) + PER_CALL
+    assert counts.bytes_moved <= bytes_per_element * elements
+    assert counts.largest_allocation <= 8 * neurons
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_riemannian_gradient_takes_five_operations_and_one_workspace(dtype, layout):
+    with FakeTensorMode():
+        weights = fake_weights([LAYOUTS[layout]] * 5, dtype)
+        for weight in weights:
+            weight.tensor.grad = torch.empty_like(weight.tensor)
+        counts = counted(Batch(weights, pbwn.UnitNorm()), "tangent_")
+    elements, largest = sum(prod(weight.shape) for weight in weights), max(prod(weight.shape) for weight in weights)
+    assert len(counts.operations) <= 5 * len(weights) + PER_CALL
+    assert counts.bytes_moved <= 32.5 * elements
+    assert counts.largest_allocation <= 4 * largest
+
+
+def test_operations_of_a_mixed_model_are_those_of_its_parts():
+    with FakeTensorMode():
+        dtypes = (torch.float32, torch.bfloat16, torch.float64)
+        every = [weight for dtype in dtypes for weight in fake_weights(LAYOUTS.values(), dtype)]
+        counts = counted(Batch(every, pbwn.UnitNorm()), "project_")
+    groups = 2  # norms in float32, for float32 and bfloat16, and in float64
+    assert len(counts.operations) <= PER_WEIGHT * len(every) + PER_CALL * groups
+
+
+def test_a_look_at_a_value_would_have_been_noticed():
+    with FakeTensorMode():
+        batch = Batch(fake_weights([LAYOUTS["rows"]], torch.float32), pbwn.UnitNorm())
+        batch.project_()
+        with pytest.raises(Exception, match="_local_scalar_dense"):
+            batch.project_(look=True)
