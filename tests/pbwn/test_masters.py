@@ -1,4 +1,4 @@
-"""Optimizers that keep float32 masters of half-precision weights: the master is on the sphere, and the weight follows."""
+"""Optimizers that keep float32 masters of half-precision weights: the master is projected, and the weight follows."""
 
 import copy
 

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import pbwn
-from pbwn.paths.batch import Backend, missing
-from pbwn.paths.batch import Batch
+from pbwn.paths.batch import Backend, Batch, missing
 from pbwn.selection import ConstrainedWeight
 from pbwn_repro.methods import layers
 from pbwn_repro.models import build

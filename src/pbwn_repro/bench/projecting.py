@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 import pbwn
-from pbwn.paths.batch import missing
-from pbwn.paths.batch import Batch
+from pbwn.paths.batch import Batch, missing
 from pbwn.selection import ConstrainedWeight
 from pbwn_repro.bench.candidates import projections, stack, tangents, weights_of
 from pbwn_repro.bench.timing import Times, interleaved
