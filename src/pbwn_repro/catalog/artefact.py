@@ -51,11 +51,16 @@ class Plan:
     wishes: Mapping[str, Any]
 
     @property
-    def identity(self) -> str:
-        """What the configuration of such a run has in common over all seeds and all copies of the data."""
+    def config(self) -> RunConfig:
+        """The configuration of the run as far as it is known without its data."""
         fields, _ = complete(self.wishes)
         fields["data"]["digest"] = ""
-        return identity(read_config(fields))
+        return read_config(fields)
+
+    @property
+    def identity(self) -> str:
+        """What the configuration of such a run has in common over all seeds and all copies of the data."""
+        return identity(self.config)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import pytest
 from fragile import digits_job
 from pbwn_repro import catalog
 from pbwn_repro.engine.reporting import Quiet
-from pbwn_repro.planning.preview import config_of
 from pbwn_repro.runs.effort import LAYER_SECONDS, Effort, effort, network_cost
 from pbwn_repro.runs.packing import Slots, wall_seconds
 from pbwn_repro.runs.speed import Speeds
@@ -15,7 +14,7 @@ from pbwn_repro.runs.speed import Speeds
 
 def plan(name, scale, **labels):
     found = catalog.find(name).plans(scale, only={key: {str(value)} for key, value in labels.items()})
-    return config_of(found[0])
+    return found[0].config
 
 
 @pytest.mark.parametrize(
