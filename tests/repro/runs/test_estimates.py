@@ -57,7 +57,7 @@ def test_runs_that_were_made_tell_the_speed(tmp_path):
     speeds = Speeds(tmp_path / "runs", tmp_path / "cache")
     speeds._kept("speeds", "unused", lambda: 1.0)
     job.path.mkdir(parents=True)
-    (job.path / "config.json").write_text(job.config.model_dump_json())
+    (job.path / "config.json").write_text(json.dumps(job.config.document))
     (job.path / "environment.json").write_text(json.dumps({"device": "cpu", "threads": 2}))
     lines = [{"step": step, "seconds": 0.5} for step in range(1, 9)]
     (job.path / "timing.jsonl").write_text("\n".join(map(json.dumps, lines)))
