@@ -1,6 +1,5 @@
 """Run training in child processes that are killed for real, and start them again until they finish."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -42,7 +41,7 @@ def run(config, folder, moment=None, number=signal.SIGKILL, twice=False, after=N
         children = [
             context.Process(
                 target=_child,
-                args=(config.canonical, str(folder), Killer(moment, number, twice), rank, config.processes, meeting),
+                args=(config.document, str(folder), Killer(moment, number, twice), rank, config.processes, meeting),
             )
             for rank in range(config.processes)
         ]
@@ -59,7 +58,7 @@ def run(config, folder, moment=None, number=signal.SIGKILL, twice=False, after=N
     return codes
 
 
-def _child(canonical, path, killer, rank, count, meeting):
+def _child(document, path, killer, rank, count, meeting):
     from pbwn_repro.config import read_config
     from pbwn_repro.data import load
     from pbwn_repro.engine.processes import Processes
@@ -73,7 +72,7 @@ def _child(canonical, path, killer, rank, count, meeting):
         )
     try:
         execute(
-            read_config(json.loads(canonical)),
+            read_config(document),
             load("digits"),
             RunFolder(Path(path)),
             Processes(rank, count),

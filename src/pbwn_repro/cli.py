@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from pbwn_repro.commands import archive, bench, data, demo, doctor, inspect, list, report, reproduce, show, train
+from pbwn_repro.commands import (
+    archive,
+    bench,
+    data,
+    demo,
+    doctor,
+    inspect,
+    list,
+    migrate,
+    report,
+    reproduce,
+    show,
+    train,
+)
 from pbwn_repro.exit_codes import exit_code
 
 PAPER = "The paper's tables and figures"
@@ -32,6 +45,7 @@ app.command(rich_help_panel=PAPER)(reproduce.reproduce)
 app.command(rich_help_panel=PAPER)(report.report)
 app.command(rich_help_panel=RUNS)(train.train)
 app.command(rich_help_panel=RUNS)(archive.archive)
+app.command(rich_help_panel=RUNS)(migrate.migrate)
 app.add_typer(data.app, name="data", rich_help_panel=RUNS)
 app.command(rich_help_panel=OWN)(inspect.inspect)
 app.command(rich_help_panel=MACHINE)(doctor.doctor)

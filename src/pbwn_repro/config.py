@@ -1,4 +1,9 @@
-"""One validated, frozen run configuration; its canonical hash names the run."""
+"""One validated, frozen run configuration; the hash of what its result depends on names the run.
+
+The hash covers the schema version and the values that differ from that version's defaults. So an optional field can be
+added, with a default that means 'as before', and every run keeps its name. A default never changes within a version:
+raise SCHEMA instead, and have `pbwn migrate` bring runs to it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from pbwn_repro import methods, models
+
+SCHEMA = 2
+# How often a run is observed on its way. Everything random is seeded anew in each step, and neither a line of metrics,
+# nor an evaluation, nor a checkpoint changes a weight or a running statistic of the first process: the model and
+# its test error are the same, byte for byte. The best error over the evaluations and the curve of the loss do depend on
+# it, so an artefact that shows those asks for runs that were observed as its plan says. All other fields count, also
+# those that change no more than the order of a sum (processes, shard, compile).
+OBSERVATION = frozenset({"evaluate_every", "checkpoint_every", "log_every"})
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -83,7 +96,7 @@ class Data(Part):
 
 
 class RunConfig(Part):
-    """Everything that a run's result depends on.
+    """Everything that a run's result depends on, and how often it is observed on the way (`OBSERVATION`).
 
     Args:
         model: a name of `pbwn_repro.models`, with its own options in `model_options`.
@@ -157,14 +170,20 @@ class RunConfig(Part):
         return self
 
     @property
-    def canonical(self) -> str:
-        """The configuration as JSON in one fixed form."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    def document(self) -> dict[str, Any]:
+        """What config.json holds: the schema version and all values."""
+        return {"schema": SCHEMA, **self.model_dump(mode="json")}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the result depends on: the schema version, and the values that differ from its defaults."""
+        differing = _differing(self)
+        return {"schema": SCHEMA} | {name: value for name, value in differing.items() if name not in OBSERVATION}
 
     @property
     def hash(self) -> str:
-        """The sha256 of the canonical form."""
-        return hashlib.sha256(self.canonical.encode()).hexdigest()
+        """The sha256 of the identity as JSON in one fixed form."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property
     def run_name(self) -> str:
@@ -172,12 +191,29 @@ class RunConfig(Part):
         return f"{self.model}-{self.method}-seed{self.seed}-{self.hash[:8]}"
 
 
+def _differing(part: Part) -> dict[str, Any]:
+    """The values of a part that differ from its defaults; its kind is told always, as each kind has its own."""
+    found = {}
+    for name, field in type(part).model_fields.items():
+        value = getattr(part, name)
+        if name == "kind" or value != field.get_default(call_default_factory=True):
+            found[name] = _differing(value) if isinstance(value, Part) else value
+    return found
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be run, with every field that has to change."""
 
 
 def read_config(fields: dict[str, Any]) -> RunConfig:
-    """Validate a configuration given as plain data; the error names each field to change and what was found."""
+    """Validate a configuration given as plain data; the error names each field to change and what was found.
+
+    Optional fields that are not there have their defaults, as in what was written before there was such a field. The
+    schema version may be given, as in config.json, and has to be the present one.
+    """
+    fields = dict(fields)
+    if (schema := fields.pop("schema", SCHEMA)) != SCHEMA:
+        raise ConfigError(f"schema: this version of pbwn reads schema {SCHEMA}; found {schema!r}: use a newer pbwn")
     try:
         return RunConfig.model_validate_json(json.dumps(fields))
     except ValidationError as error:

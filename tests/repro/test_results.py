@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.runs.folder import run_folders
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +24,15 @@ def test_the_published_results_are_those_of_the_kept_runs(report):
 
 def test_no_kept_run_is_damaged(report):
     assert not report.left_out
+
+
+def test_every_kept_run_has_the_name_of_what_its_result_depends_on():
+    folders = [folder for folder in run_folders(ROOT / "results") if folder.metrics.exists()]
+    assert len(folders) >= 125
+    for folder in folders:
+        config = folder.read_config()
+        assert folder.path.name == config.run_name
+        assert folder.state == "diverged" or folder.read_result()["run"] == config.hash
 
 
 def test_the_kept_runs_are_small_and_hold_no_weights():

@@ -35,6 +35,9 @@ class Axis:
     role: Literal["row", "column", "searched", "variant"]
 
 
+# What a shown value is averaged over or chosen from: runs that differ in it cannot stand beside each other.
+OBSERVED_BY: Mapping[str, str] = {"training_loss": "log_every", "best_test_error": "evaluate_every"}
+
 INIT = Axis("init", ("paper", "authors"), "variant")
 
 
@@ -51,11 +54,16 @@ class Plan:
     wishes: Mapping[str, Any]
 
     @property
-    def identity(self) -> str:
-        """What the configuration of such a run has in common over all seeds and all copies of the data."""
+    def config(self) -> RunConfig:
+        """The configuration of the run as far as it is known without its data."""
         fields, _ = complete(self.wishes)
         fields["data"]["digest"] = ""
-        return identity(read_config(fields))
+        return read_config(fields)
+
+    @property
+    def identity(self) -> str:
+        """What the configuration of such a run has in common over all seeds and all copies of the data."""
+        return identity(self.config)
 
 
 @dataclass(frozen=True)
@@ -123,11 +131,9 @@ class MeasuredArtefact(Artefact):
 
 
 def identity(config: RunConfig) -> str:
-    """A configuration in one fixed form, without its seed and without telling copies of the data apart."""
-    fields = json.loads(config.canonical)
-    fields["seed"] = 0
-    fields["data"] |= {"digest": "", "name": original(fields["data"]["name"])}
-    return json.dumps(fields, sort_keys=True)
+    """What a run's result depends on in one fixed form, without its seed and without telling copies of data apart."""
+    data = {**config.identity["data"], "digest": "", "name": original(config.data.name)}
+    return json.dumps({**config.identity, "seed": 0, "data": data}, sort_keys=True)
 
 
 def _kept(labels: Labels, only: Only) -> bool:

@@ -140,6 +140,7 @@ def _train(
         wishes.pop("processes", None)
         config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
         folder = RunFolder.of(config, out)
+        folder.refuse_outdated(config)
         if dry_run:
             _show(config, dataset, folder, place)
             return
@@ -175,7 +176,7 @@ def _show(config: Any, dataset: Any, folder: Any, place: Any) -> None:
 
     training = Training(config, dataset, place)
     estimate = training.estimate()
-    print(to_json(config.model_dump(mode="json")).decode())
+    print(to_json(config.document).decode())
     print(training.projection or "no weight is constrained by a projection")
     hours, minutes = divmod(round(estimate.seconds / 60), 60)
     print(

@@ -11,8 +11,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MANIFEST = "manifest.json"
 _PREFIX, _WRITING = "step-", ".writing-"
@@ -94,20 +96,44 @@ class CheckpointStore:
 
 def _manifest(run: str, step: int, files: Mapping[str, bytes]) -> bytes:
     sums = {name: {"bytes": len(content), "sha256": _sha256(content)} for name, content in files.items()}
-    body = json.dumps({"files": sums, "run": run, "step": step}, sort_keys=True)
+    return _sealed({"files": sums, "run": run, "step": step})
+
+
+def _sealed(content: Mapping[str, Any]) -> bytes:
+    """A manifest with its own sum."""
+    body = json.dumps(content, sort_keys=True)
     return json.dumps({"body": body, "sha256": _sha256(body.encode())}).encode()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """What a manifest says, compared with its own sum."""
+    raw = _content(path)
+    try:
+        outer = json.loads(raw)
+        body: dict[str, Any] = json.loads(outer["body"])
+        intact = json.dumps(outer).encode() == raw and _sha256(outer["body"].encode()) == outer["sha256"]
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise DamagedCheckpointError(f"{MANIFEST} is not what was written")
+    return body
+
+
+def renamed_manifests(folder: Path, before: str, now: str) -> dict[Path, bytes]:
+    """The manifests of a run's checkpoints for the same run under another name; what is damaged is left out."""
+    found = {}
+    for path in sorted(folder.glob(f"{_PREFIX}*/{MANIFEST}")):
+        with suppress(DamagedCheckpointError):
+            body = _read_manifest(path)
+            if body["run"] == before:
+                found[path] = _sealed({**body, "run": now})
+    return found
 
 
 def _read(path: Path, run: str, step: int) -> dict[str, bytes]:
     """All files of a checkpoint, each compared with the manifest, and the manifest with its own sum."""
-    raw = _content(path / MANIFEST)
-    try:
-        outer = json.loads(raw)
-        body = json.loads(outer["body"])
-        intact = json.dumps(outer).encode() == raw and _sha256(outer["body"].encode()) == outer["sha256"]
-    except (ValueError, KeyError, TypeError):
-        intact = False
-    if not intact or body["step"] != step:
+    body = _read_manifest(path / MANIFEST)
+    if body["step"] != step:
         raise DamagedCheckpointError(f"{MANIFEST} is not what was written")
     if body["run"] != run:
         raise ForeignCheckpointError(

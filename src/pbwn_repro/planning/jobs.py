@@ -87,9 +87,11 @@ def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title:
     data.update(name=dataset.name, digest=dataset.digest)
     config = read_config({**fields, "processes": 1})
     _check_labels(config, dataset)
+    folder = RunFolder.of(config, out, plan.artefact, plan.scale)
+    folder.refuse_outdated(config)
     return TrainingJob(
         title=title,
-        path=RunFolder.of(config, out, plan.artefact, plan.scale).path,
+        path=folder.path,
         config=config,
         source=sources.source_of(name),
         data_dir=sources.data_dir,

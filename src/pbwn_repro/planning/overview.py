@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pbwn_repro.catalog import ARTEFACTS, SCALES, Artefact, MeasuredArtefact, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import identity
-from pbwn_repro.config import ConfigError, read_config
+from pbwn_repro.config import read_config
 from pbwn_repro.planning.jobs import measuring_job
-from pbwn_repro.planning.preview import config_of
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.speed import Speeds
 
@@ -52,7 +51,7 @@ def standing(
         if folder not in finished:
             finished[folder] = _finished(folder)
         runs += seeds
-        times.append(speeds.estimate(config_of(plan)).seconds)
+        times.append(speeds.estimate(plan.config).seconds)
         if finished[folder]:
             name = plan.identity
             done += sum((name, seed) in finished[folder] for seed in range(1, seeds + 1))
@@ -67,7 +66,7 @@ def _finished(folder: Path) -> set[tuple[str, int]]:
         if run.state in ("done", "diverged"):
             try:
                 config = read_config(json.loads(path.read_text()))
-            except (OSError, ValueError, ConfigError):
+            except (OSError, ValueError, TypeError):
                 continue  # a damaged folder counts for nothing
             found.add((identity(config), config.seed))
     return found

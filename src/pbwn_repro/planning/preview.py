@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale
 from pbwn_repro.catalog.artefact import Only
-from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.planning.jobs import measuring_job, plans_of, splits_of, title_of, training_job
 from pbwn_repro.planning.sources import Sources
 from pbwn_repro.runs.resolution import complete
@@ -53,15 +52,8 @@ def preview(
     return list(items.values())
 
 
-def config_of(plan: Plan) -> RunConfig:
-    """The configuration of a run as far as it is known without its data."""
-    fields, _ = complete(plan.wishes)
-    fields["data"]["digest"] = ""
-    return read_config(fields)
-
-
 def _training_item(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> Item:
-    estimate = speeds.estimate(config_of(plan))
+    estimate = speeds.estimate(plan.config)
     fields, name = complete(plan.wishes)
     if not sources.has(name, splits_of(fields["data"])):
         return Item(title, "no data", estimate.seconds, estimate.bytes)

@@ -145,7 +145,7 @@ class Section:
     diverged: tuple[Path, ...] = ()
     environments: tuple[Mapping[str, Any], ...] = ()  # that the runs were made in, each once
     measurement: Path | None = None  # the folder, where the artefact is measured and not trained
-    missing_runs: tuple[str, ...] = ()
+    missing_runs: tuple[RunConfig, ...] = ()
     remarks: tuple[str, ...] = ()  # paragraphs that somebody wrote of the runs, in remarks.md beside them
 
 

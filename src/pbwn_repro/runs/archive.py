@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pbwn_repro.runs.folder import RunFolder, write_atomically
+from pbwn_repro.runs.folder import RunFolder, run_folders, write_atomically
 
 # The last of them makes the run a finished one: it is copied last.
 KEPT = ("config.json", "environment.json", "metrics.jsonl", "timing.jsonl", "diverged.json", "result.json")
@@ -31,10 +31,9 @@ def archive(runs: Path, target: Path) -> Archived:
         raise FileNotFoundError(f"{runs}: there is no such folder with runs")
     done = Archived()
     is_inside = runs.resolve() in target.resolve().parents
-    for config in sorted(runs.rglob("config.json")):
-        if is_inside and target.resolve() in config.resolve().parents:
+    for source in run_folders(runs):
+        if is_inside and target.resolve() in source.config.resolve().parents:
             continue  # what was kept before is no run
-        source = RunFolder(config.parent)
         if source.state not in ("done", "diverged"):
             done.unfinished += 1
             continue

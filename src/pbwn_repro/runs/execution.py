@@ -35,15 +35,13 @@ def execute(
     `on_stage` is called between the stages of writing a checkpoint.
     """
     check_data(config, dataset)
-    done: dict[str, Any] | None = place.share(
-        folder.read_result() if place.is_first and folder.state == "done" else None
-    )
+    done: dict[str, Any] | None = place.share(_found(config, folder, reporter) if place.is_first else None)
     if done is not None:
         return done
     training = Training(config, dataset, place, workers=workers)  # what cannot be built writes nothing
     with folder.locked() if place.is_first else nullcontext():
+        config = training.config = place.share(folder.claim(config, reporter.message) if place.is_first else None)
         if place.is_first:
-            folder.claim(config)
             folder.diverged.unlink(missing_ok=True)
             _note_environment(folder, environment(place.device, dataset), reporter)
         store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
@@ -67,6 +65,15 @@ def execute(
             write_atomically(folder.result, to_json(finished.result))
             store.prune(keep=1)
         return finished.result
+
+
+def _found(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str, Any] | None:
+    """The result that is there already."""
+    if folder.state != "done":
+        return None
+    result = folder.read_result()
+    folder.agreed(config, reporter.message)
+    return result
 
 
 def check_data(config: RunConfig, dataset: DataSet) -> None:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pbwn_repro.config import ConfigError, RunConfig, read_config
+from pbwn_repro.config import OBSERVATION, ConfigError, RunConfig, read_config
 
 State = Literal["done", "diverged", "started", "empty"]
 
 
 class RunFolder:
-    """Where one run is kept. Same configuration, same folder."""
+    """Where one run is kept. What gives the same result has the same folder."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is made or read yet."""
@@ -34,6 +34,7 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.result = path / "result.json"
         self.diverged = path / "diverged.json"
+        self.lock = path / ".lock"
 
     @classmethod
     def of(cls, config: RunConfig, out: Path, artefact: str = "train", scale: str | None = None) -> RunFolder:
@@ -47,21 +48,70 @@ class RunFolder:
             return "done"
         return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "empty"
 
-    def claim(self, config: RunConfig) -> None:
-        """Write the configuration into a new folder, or make sure that the folder holds this very one."""
-        if self.config.exists():
-            try:
-                found = read_config(json.loads(self.config.read_text()))
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{self.config} cannot be read ({error}): move the folder away") from None
-            if found != config:
-                raise ConfigError(
-                    f"{self.path} holds another configuration ({found.hash[:8]}, not {config.hash[:8]}): move it away, "
-                    "or choose another folder with --out"
-                )
-            return
+    def read_config(self) -> RunConfig:
+        """The configuration that the folder holds."""
+        try:
+            fields = json.loads(self.config.read_text())
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{self.config} cannot be read ({error}): move the folder away") from None
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{self.config} holds no object: move the folder away")
+        if is_version_1(fields):
+            raise OutdatedError(f"{self.path} was written by an earlier version: run `pbwn migrate {self.path}`")
+        try:
+            return read_config(fields)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{self.config}: {error}. Use a newer pbwn if one wrote it, or else move the folder away"
+            ) from None
+
+    def claim(self, config: RunConfig, report: Callable[[str], None]) -> RunConfig:
+        """Write the configuration into a new folder, or make sure that the folder holds the same run.
+
+        Returns the configuration to run with, which is also what config.json holds from now on.
+        """
+        kept = self.agreed(config, report) if self.config.exists() else config
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.config, to_json(config.model_dump(mode="json")))
+        write_atomically(self.config, to_json(kept.document))
+        return kept
+
+    def agreed(self, config: RunConfig, report: Callable[[str], None]) -> RunConfig:
+        """What the folder and a command agree on, if it is about the same run.
+
+        The loss is logged and the model evaluated as often as the folder says, because a resumed run has to end like an
+        uninterrupted one. Checkpoints are saved as often as the command says.
+        """
+        found = self.read_config()
+        if found.hash != config.hash:
+            raise ConfigError(
+                f"{self.path} holds another configuration ({found.hash[:8]}, not {config.hash[:8]}): move it away, or "
+                "choose another folder with --out"
+            )
+        for name in sorted(OBSERVATION - {"checkpoint_every"}):
+            before, now = (_interval(getattr(each, name)) for each in (found, config))
+            if before != now:
+                report(
+                    f"{name} stays at {before}, as this run was started, instead of {now}: for another, choose another "
+                    "folder with --out"
+                )
+        return found.model_copy(update={"checkpoint_every": config.checkpoint_every})
+
+    def refuse_outdated(self, config: RunConfig) -> None:
+        """Make sure that an earlier version has not kept this run under another name: it would be made twice."""
+        if self.config.exists():
+            return
+        stem = self.path.name.rpartition("-")[0]
+        for path in sorted(self.path.parent.glob(f"{stem}-*/config.json")):
+            try:
+                fields = json.loads(path.read_text())
+                is_same = is_version_1(fields) and read_config(fields).hash == config.hash
+            except (OSError, ValueError, RecursionError):
+                continue  # what cannot be read is not this run
+            if is_same:
+                raise OutdatedError(
+                    f"{path.parent} holds this run as an earlier version has written it: run "
+                    f"`pbwn migrate {self.path.parent}`"
+                )
 
     def read_result(self) -> dict[str, Any]:
         """The numbers of a finished run."""
@@ -81,7 +131,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone; the lock goes with the process, however it ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
+        with self.lock.open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -96,14 +146,49 @@ class RunFolder:
             file.flush()
             yield
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether another process holds the folder; nothing is written to find out."""
+        try:
+            with self.lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
 
 class BusyError(Exception):
     """Another process works on this run."""
 
 
+class OutdatedError(ConfigError):
+    """A run folder in the format of an earlier version."""
+
+
+def is_version_1(fields: object) -> bool:
+    """Whether this is the content of a run's config.json as the first format had it: without a schema version."""
+    return isinstance(fields, dict) and "schema" not in fields and {"model", "method", "data"} <= fields.keys()
+
+
+def run_folders(root: Path) -> list[RunFolder]:
+    """All folders below `root`, and itself, that hold a configuration; hidden ones are left out."""
+    paths = (path.parent for path in root.rglob("config.json"))
+    return [
+        RunFolder(path)
+        for path in sorted(paths)
+        if not any(part.startswith(".") for part in path.relative_to(root).parts)
+    ]
+
+
 def to_json(value: Any) -> bytes:
     """JSON for people, in one fixed form."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _interval(steps: int | None) -> str:
+    return "each epoch" if steps is None else f"{steps:,} steps"
 
 
 def write_atomically(path: Path, content: bytes) -> None:

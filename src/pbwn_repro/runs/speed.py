@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from pbwn_repro import models
-from pbwn_repro.config import RunConfig
+from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data.names import original
 from pbwn_repro.data.store import cache_root
 from pbwn_repro.runs.effort import Effort, NetworkCost, effort, network_cost
@@ -135,7 +135,7 @@ def _shown_speeds(out: Path, device: str) -> dict[str, list[float]]:
     for path in sorted(out.glob("*/**/timing.jsonl")):
         folder = RunFolder(path.parent)
         try:
-            config = RunConfig.model_validate_json(folder.config.read_text())
+            config = read_config(json.loads(folder.config.read_text()))
             made_with = json.loads(folder.environment.read_text())
             lines = [json.loads(line) for line in path.read_text().splitlines()[1:_LINES]]
             taken = statistics.median(line["seconds"] for line in lines)

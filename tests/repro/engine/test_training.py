@@ -271,7 +271,7 @@ def test_other_data_than_the_configuration_names_are_refused(tmp_path):
 def test_a_folder_with_another_configuration_is_refused(train):
     train()
     with pytest.raises(ValueError, match="holds another configuration"):
-        RunFolder(train()[1].path).claim(digits_config(model="mlp", method="normal"))
+        RunFolder(train()[1].path).claim(digits_config(model="mlp", method="normal"), print)
 
 
 def test_two_processes_cannot_work_on_one_folder(train, tmp_path):

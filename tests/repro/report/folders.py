@@ -38,7 +38,7 @@ def write_run(root, plan, *, errors=(5.0, 3.0), losses=(2.0, 1.0), top5=None, da
     config = config_of(plan, data=data)
     folder = RunFolder.of(config, root, plan.artefact, plan.scale)
     folder.path.mkdir(parents=True)
-    folder.config.write_bytes(to_json(config.model_dump(mode="json")))
+    folder.config.write_bytes(to_json(config.document))
     folder.environment.write_bytes(to_json(ENVIRONMENT))
     steps = config.steps or config.epochs * STEPS_PER_EPOCH
     lines, evaluations = [], []

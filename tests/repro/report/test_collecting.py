@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +52,50 @@ def test_scales_are_never_mixed(tmp_path):
     assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0, 8.2)
     assert cell(report, "table-3", "PBWN", "Res-20", "short").ours.values == (12.0,)
     assert [each.scale for each in report.sections] == ["paper", "short"]
+
+
+def observed(plan, **observation):
+    return replace(plan, wishes={**plan.wishes, **observation})
+
+
+def test_how_often_a_run_was_observed_does_not_part_it_from_others_where_only_its_end_is_shown(tmp_path):
+    first, second = plans("table-3", seeds=2, method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, first, errors=(50.0, 8.0))
+    other = observed(second, log_every=50, evaluate_every=5 * STEPS_PER_EPOCH, checkpoint_every=7)
+    assert other.identity == second.identity == first.identity
+    write_run(tmp_path, other, errors=(50.0, 9.0))
+    report = collect(tmp_path)
+    assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0, 9.0)
+    assert not report.left_out
+    assert "8.50" in whole(report)
+
+
+@pytest.mark.parametrize(
+    ("artefact", "labels", "observation", "reason"),
+    [
+        (
+            "figure-2a",
+            {"method": "normal", "lr": 0.3, "sizes": "paper"},
+            {"log_every": 5},
+            "log_every is 5, figure-2a needs 10",
+        ),
+        (
+            "table-7",
+            {"method": "normal", "network": "imagenet-resnet-34", "lr": 0.1},
+            {"evaluate_every": 2 * STEPS_PER_EPOCH},
+            f"evaluate_every is {2 * STEPS_PER_EPOCH}, table-7 needs each epoch",
+        ),
+    ],
+)
+def test_a_run_is_left_out_where_what_is_shown_depends_on_how_often_it_was_observed(
+    artefact, labels, observation, reason, tmp_path
+):
+    first, second = plans(artefact, seeds=2, **labels)
+    write_run(tmp_path, first)
+    path = write_run(tmp_path, observed(second, **observation))
+    report = collect(tmp_path)
+    assert len(section(report, artefact).runs) == 1
+    assert report.left_out == {path: f"another protocol: {reason}"}
 
 
 def test_remarks_beside_the_runs_stand_in_their_section_and_in_no_other(tmp_path):

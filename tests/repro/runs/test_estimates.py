@@ -7,7 +7,6 @@ import pytest
 from fragile import digits_job
 from pbwn_repro import catalog
 from pbwn_repro.engine.reporting import Quiet
-from pbwn_repro.planning.preview import config_of
 from pbwn_repro.runs.effort import LAYER_SECONDS, Effort, effort, network_cost
 from pbwn_repro.runs.packing import Slots, wall_seconds
 from pbwn_repro.runs.speed import Speeds
@@ -15,7 +14,7 @@ from pbwn_repro.runs.speed import Speeds
 
 def plan(name, scale, **labels):
     found = catalog.find(name).plans(scale, only={key: {str(value)} for key, value in labels.items()})
-    return config_of(found[0])
+    return found[0].config
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_runs_that_were_made_tell_the_speed(tmp_path):
     speeds = Speeds(tmp_path / "runs", tmp_path / "cache")
     speeds._kept("speeds", "unused", lambda: 1.0)
     job.path.mkdir(parents=True)
-    (job.path / "config.json").write_text(job.config.model_dump_json())
+    (job.path / "config.json").write_text(json.dumps(job.config.document))
     (job.path / "environment.json").write_text(json.dumps({"device": "cpu", "threads": 2}))
     lines = [{"step": step, "seconds": 0.5} for step in range(1, 9)]
     (job.path / "timing.jsonl").write_text("\n".join(map(json.dumps, lines)))

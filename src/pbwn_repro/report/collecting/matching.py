@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pbwn_repro.catalog import Plan, Scale, TrainedArtefact
-from pbwn_repro.catalog.artefact import Axis, identity
-from pbwn_repro.config import Data
+from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, identity
+from pbwn_repro.config import Data, RunConfig
 from pbwn_repro.data.names import original
 from pbwn_repro.report.collecting.reading import Record
 
@@ -49,17 +49,22 @@ class Protocol:
     def label(self, records: Mapping[str, Sequence[Record]]) -> tuple[list[Labelled], dict[Path, str]]:
         """The runs that belong here, of those that are kept in each home, in the order of plans and seeds.
 
-        All have to be made on the same copy of a data set: those on others are named with that reason.
+        All have to be made on the same copy of a data set, and observed as often as the shown value needs: others are
+        named with that reason.
         """
-        found = []
+        found, others = [], {}
         for home in self.homes:
             for record in records.get(home, ()):
                 position = self._identities[home].get(identity(record.config))
-                if position is not None:
+                if position is None:
+                    continue
+                if reason := self._otherwise_observed(record.config, self._plans[position]):
+                    others[record.path] = reason
+                else:
                     found.append((position, record))
         found.sort(key=lambda item: (item[0], item[1].seed, item[1].path))
         used = _copies_used([record for _, record in found])
-        labelled, others = [], {}
+        labelled = []
         for position, record in found:
             data, shown = record.config.data, used[original(record.config.data.name)]
             if data.digest == shown.digest:
@@ -67,6 +72,13 @@ class Protocol:
             else:
                 others[record.path] = f"another copy of the data: {_named(data)}, the runs shown are on {_named(shown)}"
         return labelled, others
+
+    def _otherwise_observed(self, config: RunConfig, plan: Plan) -> str | None:
+        """Why a run cannot stand beside others though its result is theirs."""
+        if (name := OBSERVED_BY.get(self.artefact.value)) is None:
+            return None
+        ours, planned = (getattr(each, name) or "each epoch" for each in (config, plan.config))
+        return None if ours == planned else f"another protocol: {name} is {ours}, {self.artefact.name} needs {planned}"
 
     @cached_property
     def _plans(self) -> list[Plan]:

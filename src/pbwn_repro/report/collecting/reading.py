@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.report.collecting.history import History, read_history
-from pbwn_repro.runs.folder import RunFolder
+from pbwn_repro.runs.folder import RunFolder, is_version_1
 
 _COUNTS = ("best_step", "steps", "skipped_steps")
 _NUMBERS = ("test_error", "test_error_exported", "best_test_error")
@@ -69,10 +69,12 @@ def read_record(path: Path) -> Record:
 
 def _config(folder: RunFolder) -> RunConfig:
     fields = read_json(folder.config)
+    if is_version_1(fields):
+        raise DamageError(f"written by an earlier version: run `pbwn migrate {folder.path.parent}`")
     try:
         config = read_config(fields)
     except (ConfigError, ValueError) as error:
-        raise DamageError(f"config.json is no configuration of a run ({error})") from None
+        raise DamageError(f"config.json is no configuration of a run that this version knows ({error})") from None
     if config.run_name != folder.path.name:
         raise DamageError(f"config.json is not that of this folder: its run would be called {config.run_name}")
     return config

@@ -64,7 +64,7 @@ def _section(
         unfinished=_paths(runs, "unfinished"),
         diverged=_paths(runs, "diverged"),
         environments=tuple(environments),
-        missing_runs=tuple(plan.identity for plan in missing),
+        missing_runs=tuple(plan.config for plan in missing),
     )
 
 

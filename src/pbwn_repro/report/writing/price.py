@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
-from pbwn_repro.config import RunConfig, read_config
+from pbwn_repro.config import RunConfig
 from pbwn_repro.runs.effort import LAYER_SECONDS, NetworkCost, effort, network_cost
 
 TERAFLOPS = 10.0
@@ -26,20 +26,18 @@ def price(name: str) -> str:
     if not isinstance(artefact, TrainedArtefact):
         return ""
     plans = artefact.plans("paper")
-    words = f"{len(plans)} runs, {hours([plan.identity for plan in plans])}"
+    words = f"{len(plans)} runs, {hours([plan.config for plan in plans])}"
     others = sorted({plan.artefact for plan in plans} - {name})
     return f"{words}, shared with {' and '.join(others).replace('-', ' ')}" if others else words
 
 
-def hours(identities: Sequence[str]) -> str:
+def hours(configs: Sequence[RunConfig]) -> str:
     """The GPU hours that runs with these configurations take together."""
-    found = sum(map(_hours, identities))
+    found = sum(map(_hours, configs))
     return f"about {found:,.1f} GPU hours" if found >= 0.1 else "minutes of a GPU"
 
 
-@cache
-def _hours(identity: str) -> float:
-    config = read_config(json.loads(identity))
+def _hours(config: RunConfig) -> float:
     return effort(config, _network_cost(config)).gpu_seconds(TERAFLOPS * 1e12) / 3_600
 
 
