@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from pbwn_repro.data.errors import DamagedFileError
 
 
 def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of the named files; refuse an archive with any path that leaves its folder."""
-    found: dict[str, bytes] = {}
+    """Return the contents of the named files."""
+    return dict(iterate_members(archive, names))
+
+
+def iterate_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the named files one after the other; refuse an archive with any path that leaves its folder."""
+    found = set()
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 refuse_leaving(archive, member)
                 stream = tar.extractfile(member) if member.name in names and member.isfile() else None
                 if stream is not None:
-                    found[member.name] = stream.read()
+                    found.add(member.name)
+                    yield member.name, stream.read()
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DamagedFileError.about(
             archive,
@@ -34,7 +40,6 @@ def read_members(archive: Path, names: Sequence[str]) -> dict[str, bytes]:
             found=f"no {', '.join(missing)}",
             remedy="Fetch the published archive (CIFAR: the binary version).",
         )
-    return found
 
 
 def refuse_leaving(archive: Path, member: tarfile.TarInfo) -> None:

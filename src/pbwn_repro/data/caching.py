@@ -20,7 +20,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """The set's name in configurations and in the cache."""
+        """The set's name in the cache."""
 
     @property
     def given(self) -> str:
@@ -29,6 +29,9 @@ class Source(Protocol):
     @property
     def digests(self) -> Mapping[str, Sequence[str]]:
         """For each split the digests of the files that it is decoded from."""
+
+    def called(self, copy_of: str | None) -> str:
+        """The set's name in configurations, given the published set that it turned out to be a copy of."""
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
         """The splits, from verified files; `partial` is a folder for files in the making."""
@@ -59,7 +62,9 @@ def load_cached(
             ready |= made
     classes = max((decoded.classes for decoded in ready.values()), key=len)
     pictures = {split: ready[split].split for split in chosen}
-    return DataSet(source.name, pictures, classes, ready[chosen[0]].origin)
+    copies = {decoded.copy_of for decoded in ready.values()}
+    name = source.called(copies.pop() if len(copies) == 1 else None)
+    return DataSet(name, pictures, classes, ready[chosen[0]].origin)
 
 
 def read_ready(

@@ -64,8 +64,8 @@ def cached_looks(source: Source, root: Path) -> Iterator[Look]:
     if isinstance(source, PublishedSource):
         folders = source.folders() or [store.files]
         for file in source.known.files():
-            if path := locate_any(folders, file):
-                yield path.name, partial(look_at_file, path, file, source.given)
+            if paths := locate_any(folders, file):
+                yield ", ".join(path.name for path in paths), partial(look_at_file, paths, file, source.given)
     elif isinstance(source, ParquetSource):
         for split, files in source.files.items():
             yield f"pictures of {split}", partial(look_at_parquet, files)
@@ -81,10 +81,10 @@ def uncached_looks(name: str, folder: Path | None) -> Iterator[Look]:
         yield split, partial(look_at_split, pictures)
 
 
-def look_at_file(path: Path, file: SourceFile, given: str) -> str:
-    """Compare the checksum."""
-    verify(path, file, remedy=f"Replace it; `pbwn data get {given}` does that in the cache.")
-    return f"{path.stat().st_size:,} bytes, the published content"
+def look_at_file(paths: Sequence[Path], file: SourceFile, given: str) -> str:
+    """Compare the checksums."""
+    verify(paths, file, remedy=f"Replace it; `pbwn data get {given}` does that in the cache.")
+    return f"{sum(path.stat().st_size for path in paths):,} bytes, the published content"
 
 
 def look_at_parquet(files: tuple[Path, ...]) -> str:

@@ -33,6 +33,13 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
+def content_digest(images: torch.Tensor, labels: torch.Tensor) -> str:
+    """Return the sha256 that images with their labels have in any order."""
+    pairs = zip(labels.tolist(), images.numpy(), strict=True)
+    digests = (hashlib.sha256(b"%d " % label + image.tobytes()).hexdigest() for label, image in pairs)
+    return combined_digest(sorted(digests))
+
+
 def combined_digest(parts: Iterable[str] | Mapping[str, str]) -> str:
     """Return one sha256 for many; of a mapping the keys count too, their order does not."""
     lines = [f"{key}={value}" for key, value in sorted(parts.items())] if isinstance(parts, Mapping) else list(parts)

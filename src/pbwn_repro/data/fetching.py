@@ -23,7 +23,7 @@ CHUNK = 1 << 18
 
 def fetch(
     known: KnownSet, wanted: Sequence[SourceFile], folder: Path, partial: Path, progress: Quiet
-) -> tuple[dict[SourceFile, Path], str]:
+) -> tuple[dict[SourceFile, tuple[Path, ...]], str]:
     """Return verified files in the folder and where the last of them came from; fetch those that are not there.
 
     partial: where files grow; what stands in `folder` is whole.
@@ -34,22 +34,24 @@ def fetch(
         origin, paths = from_any_source(known, missing, partial, progress)
         folder.mkdir(parents=True, exist_ok=True)
         for fetched in paths:
-            fetched.replace(folder / fetched.name)
+            place = folder / fetched.relative_to(partial)
+            place.parent.mkdir(exist_ok=True)
+            fetched.replace(place)
         note.write_text(origin)
-    found = {file: path for file in wanted if (path := locate(folder, file))}
-    return found, note.read_text() if note.is_file() else "the cache"
+    return {file: locate(folder, file) for file in wanted}, note.read_text() if note.is_file() else "the cache"
 
 
 def cached(folder: Path, file: SourceFile, progress: Quiet) -> bool:
     """Return whether the folder holds the right file; take a damaged one away."""
-    path = locate(folder, file)
-    if path is None:
+    paths = locate(folder, file)
+    if not paths:
         return False
     try:
-        verify(path, file, remedy="It is fetched anew.")
+        verify(paths, file, remedy="It is fetched anew.")
     except DamagedFileError as error:
         progress.say(str(error))
-        path.unlink()
+        for path in paths:
+            path.unlink()
         return False
     return True
 
@@ -68,9 +70,9 @@ def from_any_source(
     for fallback in known.fallbacks:
         progress.say(f"No address gives the files; trying the {fallback.origin}.")
         try:
-            paths = fallback.provide([file.name for file in files], partial)
+            paths = fallback.provide(files, partial, progress)
             for file in files:
-                verify(locate(partial, file) or partial / file.name, file, remedy="It is not used.")
+                verify(locate(partial, file) or [partial / file.name], file, remedy="It is not used.")
             return fallback.origin, paths
         except (DataError, OSError) as error:
             failures.append(f"{fallback.origin}: {error}")

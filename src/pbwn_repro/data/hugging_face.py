@@ -9,10 +9,13 @@ from pathlib import Path
 from pbwn_repro.data import parquet
 from pbwn_repro.data.digests import file_digest
 from pbwn_repro.data.errors import DataError, DownloadError, MissingFileError
+from pbwn_repro.data.known_sets import KNOWN_SETS, copy_of
+from pbwn_repro.data.names import LOSSLESS
 from pbwn_repro.data.progress import Quiet
 from pbwn_repro.data.store import Decoded, Store
 
 PREFIX = "hf:"
+DECODING = "2"  # raised when decoded splits have to be made anew
 
 
 def locate_folder(name_or_path: str) -> tuple[str, Path]:
@@ -60,12 +63,19 @@ def download_snapshot(name: str) -> Path:
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """Parquet files as a source of decoded splits; the name says how the pictures are encoded: cifar10-jpeg."""
+    """Parquet files as a source of decoded splits; the name says how the images are encoded: cifar10-jpeg.
+
+    Files without loss that hold the images of a published set have its name: cifar100-lossless.
+    """
 
     given: str
     name: str
     files: Mapping[str, tuple[Path, ...]]
     digests: Mapping[str, Sequence[str]]
+
+    def called(self, copy_of: str | None) -> str:
+        """Return the name of the published set that this is a copy of, or the files' own name."""
+        return f"{copy_of}{LOSSLESS}" if copy_of else self.name
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
         """Decode every picture."""
@@ -73,6 +83,10 @@ class ParquetSource:
         for split in splits:
             progress.say(f"Decoding {self.name}, {split}.")
             pictures = parquet.read_split(self.files[split])
+            if known := copy_of(split, pictures.images, pictures.labels):
+                origin = "parquet files, in an order of their own"
+                decoded[split] = Decoded(pictures, KNOWN_SETS[known].classes, origin, known)
+                continue
             names = parquet.class_names(self.files[split][0])
             numbers = (str(label) for label in range(int(pictures.labels.max()) + 1))
             decoded[split] = Decoded(pictures, names or tuple(numbers), "parquet files")
@@ -84,5 +98,5 @@ def find_source(name_or_path: str) -> ParquetSource:
     short, folder = locate_folder(name_or_path)
     files = parquet.split_files(folder)
     name = f"{short}-{parquet.picture_format(files['train'][0])}"
-    digests = {split: [file_digest(file, "sha256") for file in parts] for split, parts in files.items()}
+    digests = {split: [DECODING, *(file_digest(file, "sha256") for file in parts)] for split, parts in files.items()}
     return ParquetSource(PREFIX + name_or_path, name, files, digests)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pbwn_repro.data.errors import DamagedFileError
 from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSet
+from pbwn_repro.data.names import LOSSLESS
 from pbwn_repro.data.store import Store, cache_root, read_manifest
 
 
@@ -54,8 +55,10 @@ def entry_of(store: Store, known: KnownSet | None) -> Entry:
     counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
     missing = [split for split in counts if split not in manifests]
     state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
+    copies = {manifest.get("copy_of") for manifest in manifests.values()}
+    name = f"{copies.pop()}{LOSSLESS}" if len(copies) == 1 and None not in copies else store.name
     origins = sorted({manifest["origin"] for manifest in manifests.values()})
-    return Entry(store.name, counted(counts), state, ", ".join(origins), size)
+    return Entry(name, counted(counts), state, ", ".join(origins), size)
 
 
 def counted(counts: Mapping[str, int]) -> str:

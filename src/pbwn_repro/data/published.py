@@ -29,6 +29,10 @@ class PublishedSource:
 
     given = name
 
+    def called(self, copy_of: str | None) -> str:
+        """Return the set's name."""
+        return self.name
+
     @property
     def digests(self) -> Mapping[str, Sequence[str]]:
         """The published checksums."""
@@ -38,20 +42,20 @@ class PublishedSource:
         """Return where the user's own files may be: in a folder of the set's name, or in the given one."""
         return [self.data_dir / self.name, self.data_dir] if self.data_dir else []
 
-    def files_of_user(self, wanted: Sequence[SourceFile]) -> dict[SourceFile, Path]:
+    def files_of_user(self, wanted: Sequence[SourceFile]) -> dict[SourceFile, tuple[Path, ...]]:
         """Return the user's own files, verified."""
         found = {}
         for file in wanted:
-            path = locate_any(self.folders(), file)
-            if path is None:
+            paths = locate_any(self.folders(), file)
+            if not paths:
                 raise MissingFileError.about(
                     self.data_dir,
                     expected=f"{file.name} here or in {self.name}/",
                     found="no such file",
                     remedy="Put the published file there, or leave out --data-dir to download it.",
                 )
-            verify(path, file, remedy="Replace it by the published file, or leave out --data-dir to download it.")
-            found[file] = path
+            verify(paths, file, remedy="Replace it by the published file, or leave out --data-dir to download it.")
+            found[file] = paths
         return found
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
@@ -65,10 +69,11 @@ class PublishedSource:
         for split in splits:
             part = self.known.splits[split]
             progress.say(f"Decoding {self.name}, {split}.")
-            pictures = MemorySplit(*self.known.read(split, [files[file] for file in part.files]))
+            paths = [path for file in part.files for path in files[file]]
+            pictures = MemorySplit(*self.known.read(split, paths))
             if len(pictures) != part.count:
                 raise DamagedFileError.about(
-                    ", ".join(str(files[file]) for file in part.files),
+                    ", ".join(map(str, paths)),
                     expected=f"{part.count:,} pictures",
                     found=f"{len(pictures):,}",
                     remedy="Fetch the files anew.",

@@ -35,11 +35,15 @@ ENVIRONMENT_VARIABLE = "PBWN_CACHE"
 
 @dataclass(frozen=True)
 class Decoded:
-    """A split out of the cache, with what is known of it."""
+    """A split out of the cache, with what is known of it.
+
+    copy_of: the published set whose images these are, in an order of their own.
+    """
 
     split: MemorySplit
     classes: tuple[str, ...]
     origin: str
+    copy_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def write_decoded(folder: Path, partial: Path, decoded: Decoded) -> None:
         "sha256": {name: tensor_digest(tensor) for name, tensor in tensors.items()},
         "classes": decoded.classes,
         "origin": decoded.origin,
+        "copy_of": decoded.copy_of,
     }
     (growing / "manifest.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
@@ -124,7 +129,7 @@ def read_decoded(folder: Path, *, remedy: str) -> Decoded | None:
         if found != expected:
             raise DamagedFileError.about(path, expected=f"sha256 {expected}", found=found, remedy=remedy)
     split = MemorySplit(tensors["images"], tensors["labels"], combined_digest(manifest["sha256"].values()))
-    return Decoded(split, tuple(manifest["classes"]), manifest["origin"])
+    return Decoded(split, tuple(manifest["classes"]), manifest["origin"], manifest.get("copy_of"))
 
 
 def read_manifest(folder: Path, *, remedy: str) -> dict[str, Any]:

@@ -13,25 +13,30 @@ from pbwn_repro.data.known_sets import KNOWN_SETS, SourceFile
 from pbwn_repro.data.readers.idx import GZIP_MAGIC
 
 
-def locate(folder: Path, file: SourceFile) -> Path | None:
-    """Return where a folder holds a file, packed as published or unpacked; None if it does not."""
-    names = [file.name] + ([file.name.removesuffix(".gz")] if file.unpacked_sha256 else [])
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+def locate(folder: Path, file: SourceFile) -> tuple[Path, ...]:
+    """Return where a folder holds a file as published, or else all of its contents; nothing if it holds neither."""
+    for names in ([file.name], list(file.contents)):
+        paths = tuple(folder / name for name in names)
+        if paths and all(path.is_file() for path in paths):
+            return paths
+    return ()
 
 
-def verify(path: Path, file: SourceFile, *, remedy: str) -> None:
-    """Raise DamagedFileError unless the file, or what is packed in it, is the published one."""
-    md5 = file_digest(path, "md5")
-    if md5 == file.md5 or (file.unpacked_sha256 and unpacked_sha256(path) == file.unpacked_sha256):
-        return
-    if path.name == file.name:
-        expected = f"{file.size:,} bytes with md5 {file.md5}"
-    else:
-        expected = f"content with sha256 {file.unpacked_sha256}"
-    found = f"{path.stat().st_size:,} bytes with md5 {md5}"
-    if known := recognise(md5):
-        found += f", which is {known}"
-    raise DamagedFileError.about(path, expected=expected, found=found, remedy=remedy)
+def verify(paths: Sequence[Path], file: SourceFile, *, remedy: str) -> None:
+    """Raise DamagedFileError unless these are the published file, or its contents, unpacked or packed otherwise."""
+    contents = list(file.contents.values())
+    for position, path in enumerate(paths):
+        md5 = file_digest(path, "md5")
+        whole = path.name == file.name
+        if whole and (md5 == file.md5 or [unpacked_sha256(path)] == contents):
+            continue
+        if not whole and unpacked_sha256(path) == contents[position]:
+            continue
+        expected = f"{file.size:,} bytes with md5 {file.md5}" if whole else f"content with sha256 {contents[position]}"
+        found = f"{path.stat().st_size:,} bytes with md5 {md5}"
+        if known := recognise(md5):
+            found += f", which is {known}"
+        raise DamagedFileError.about(path, expected=expected, found=found, remedy=remedy)
 
 
 def unpacked_sha256(path: Path) -> str | None:
@@ -53,6 +58,6 @@ def recognise(md5: str) -> str | None:
     )
 
 
-def locate_any(folders: Sequence[Path], file: SourceFile) -> Path | None:
-    """Return the first place in several folders that holds a file."""
-    return next((path for folder in folders if (path := locate(folder, file))), None)
+def locate_any(folders: Sequence[Path], file: SourceFile) -> tuple[Path, ...]:
+    """Return where the first of several folders that has a file holds it."""
+    return next((paths for folder in folders if (paths := locate(folder, file))), ())

@@ -1,5 +1,6 @@
 """Hugging Face's layout: local folders of parquet files, and names of the hub."""
 
+import dataclasses
 import shutil
 
 import pytest
@@ -7,6 +8,9 @@ import torch
 from pyarrow import parquet
 
 from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MissingFileError, load
+from pbwn_repro.data.digests import content_digest
+from pbwn_repro.data.inventory import inventory
+from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSplit
 from pbwn_repro.data.names import original
 from pbwn_repro.planning.sources import Sources, parse_sources
 from pbwn_repro.runs.resolution import resolve
@@ -29,14 +33,61 @@ def test_the_name_says_the_encoding_and_never_the_path(tmp_path, cache, make, ki
     assert (dataset.name, dataset.digest) == (moved.name, moved.digest) == (name, dataset.digest)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_copy_of_a_set_counts_as_the_set(tmp_path, cache, make, kind):
-    folder = make.parquet_folder(tmp_path / "cifar10", kind)
-    config, _ = resolve({"model": "resnet-20", "data": f"hf:{folder}"}, cache_dir=cache)
+@pytest.fixture
+def small_cifar10(monkeypatch, make):
+    """A set named cifar10 whose images are those of `make.parquet_folder(..., size=32)` in another order."""
+    splits, content = {}, {}
+    for seed, (split, count) in enumerate((("train", 20), ("test", 10))):
+        images, labels = torch.from_numpy(make.pixels(count, 3, 32, seed)), torch.arange(count) % 10
+        order = torch.arange(count).flip(0)
+        splits[split], content[split] = KnownSplit(count, ()), content_digest(images[order], labels[order])
+    known = dataclasses.replace(KNOWN_SETS["cifar10"], splits=splits, content=content)
+    monkeypatch.setattr("pbwn_repro.data.known_sets.KNOWN_SETS", {"cifar10": known})
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "name"), [("PNG", "any", "cifar10-lossless"), ("JPEG", "cifar10", "cifar10-jpeg")]
+)
+def test_a_copy_of_a_set_counts_as_the_set(tmp_path, cache, make, small_cifar10, kind, folder, name):
+    folder = make.parquet_folder(tmp_path / folder, kind, size=32)
+    config, dataset = resolve({"model": "resnet-20", "data": f"hf:{folder}"}, cache_dir=cache)
     assert (config.data.normalisation, config.data.augmentation) == ("cifar", "authors")
-    assert original(config.data.name) == "cifar10"
+    assert config.data.name == dataset.name == name
+    assert original(name) == "cifar10"
     found = Sources({"cifar10": f"hf:{folder}"}, cache_dir=cache).load("cifar10", ["train", "test"])
-    assert found.digest == config.data.digest
+    assert (found.name, found.digest) == (name, config.data.digest)
+
+
+def test_a_lossless_copy_has_the_class_names_of_the_set_and_tells_its_order(tmp_path, cache, make, small_cifar10):
+    dataset = load(f"hf:{make.parquet_folder(tmp_path / 'any', size=32)}", cache_dir=cache)
+    assert dataset.classes[:2] == ("airplane", "automobile")
+    assert dataset.origin == "parquet files, in an order of their own"
+    [entry] = [entry for entry in inventory(cache) if entry.origin == dataset.origin]
+    assert (entry.name, entry.pictures) == ("cifar10-lossless", "20 train, 10 test")
+
+
+@pytest.mark.parametrize("changed", ["pixel", "label", "one image less"])
+def test_other_images_or_labels_without_loss_are_another_set(tmp_path, cache, make, small_cifar10, changed):
+    folder = make.parquet_folder(tmp_path / "cifar10", size=32)
+    images, labels = make.pixels(10, 3, 32, 1), list(range(10))
+    if changed == "pixel":
+        images[3, 0, 5, 5] ^= 1
+    elif changed == "label":
+        labels[3] = 4
+    else:
+        images, labels = images[1:], labels[1:]
+    make.write_parquet(folder / "test-00000-of-00001.parquet", [make.encoded(image) for image in images], labels)
+    assert load(f"hf:{folder}", cache_dir=cache).name == "cifar10-png"
+    assert original("cifar10-png") == "cifar10-png"
+    with pytest.raises(ValueError, match=r"that is cifar10-png, and no copy of cifar10"):
+        Sources({"cifar10": f"hf:{folder}"}, cache_dir=cache).load("cifar10", ["train", "test"])
+
+
+def test_the_content_of_images_does_not_depend_on_their_order_but_on_which_label_is_whose():
+    images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
+    digest = content_digest(images, torch.tensor([0, 0, 1, 2]))
+    assert content_digest(images.flip(0), torch.tensor([2, 1, 0, 0])) == digest
+    assert content_digest(images.flip(0), torch.tensor([0, 0, 1, 2])) != digest
 
 
 def test_paths_of_sources_hold_in_any_folder(tmp_path, make, monkeypatch):

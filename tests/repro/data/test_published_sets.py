@@ -65,6 +65,20 @@ def test_the_digest_is_of_the_content_wherever_it_came_from(published, tmp_path,
     assert load(make.svhn_set(published / "other"), tmp_path / "three", published / "other").digest != packed_digest
 
 
+def test_the_unpacked_files_of_a_cifar_archive_are_taken_in_its_place(published, tmp_path, make):
+    known = make.cifar_set(published)
+    digest = load(known, tmp_path / "one", published).digest
+    shutil.unpack_archive(published / "cifar.tar.gz", tmp_path / "unpacked")
+    assert load(known, tmp_path / "two", tmp_path / "unpacked").digest == digest
+    damaged = tmp_path / "unpacked" / "cifar-10-batches-bin" / "data_batch_3.bin"
+    alter(damaged)
+    with pytest.raises(DamagedFileError, match=r"data_batch_3.bin: expected content with sha256"):
+        load(known, tmp_path / "three", tmp_path / "unpacked")
+    damaged.unlink()
+    with pytest.raises(MissingFileError, match=r"expected cifar.tar.gz here"):
+        load(known, tmp_path / "three", tmp_path / "unpacked")
+
+
 def test_another_gzip_packing_of_the_same_content_is_taken(published, cache, make):
     known = make.idx_set(published)
     file = known.files()[0]
@@ -106,7 +120,7 @@ def test_a_damaged_unpacked_file_is_told_by_its_sha256(published, cache, make):
     unpacked.write_bytes(gzip.decompress(path.read_bytes()))
     path.unlink()
     alter(unpacked)
-    with pytest.raises(DamagedFileError, match=rf"expected content with sha256 {file.unpacked_sha256}"):
+    with pytest.raises(DamagedFileError, match=rf"expected content with sha256 {file.contents[unpacked.name]}"):
         load(known, cache, published)
 
 
@@ -125,7 +139,7 @@ def test_a_file_of_another_set_is_recognised(published, make, monkeypatch):
     monkeypatch.setattr("pbwn_repro.data.verification.KNOWN_SETS", {known.name: known})
     images, labels = known.splits["train"].files
     with pytest.raises(DamagedFileError, match=rf"which is {labels.name} of tiny-mnist"):
-        verify(published / labels.name, dataclasses.replace(images, name=labels.name), remedy="")
+        verify([published / labels.name], dataclasses.replace(images, name=labels.name), remedy="")
 
 
 def test_a_file_that_is_not_there_is_named_with_the_folder(published, cache, make):
