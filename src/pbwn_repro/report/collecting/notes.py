@@ -7,7 +7,7 @@ from typing import Any
 
 from pbwn_repro.catalog import ARTEFACTS, Artefact, Scale
 from pbwn_repro.config import Steps
-from pbwn_repro.data.names import LOSSLESS, original
+from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.report.collecting.reading import Record
 
 _SCALES: Mapping[str, str] = {

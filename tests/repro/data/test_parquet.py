@@ -7,18 +7,16 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MissingFileError, load
-from pbwn_repro.data.digests import content_digest
-from pbwn_repro.data.inventory import inventory
-from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSplit
-from pbwn_repro.data.names import original
+from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MemorySplit, MissingFileError, load, original
+from pbwn_repro.data.loading import inventory
+from pbwn_repro.data.published import KNOWN_SETS, KnownSplit
 from pbwn_repro.planning.sources import Sources, parse_sources
 from pbwn_repro.runs.resolution import resolve
 
 
 @pytest.mark.parametrize("columns", [("img", "label"), ("image", "label"), ("image", "labels"), ("img", "fine_label")])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pictures_and_labels_come_out_of_parquet_files(tmp_path, cache, make, columns, channels):
+def test_images_and_labels_come_out_of_parquet_files(tmp_path, cache, make, columns, channels):
     folder = make.parquet_folder(tmp_path / "tiny", channels=channels, columns=columns)
     dataset = load(f"hf:{folder}", cache_dir=cache)
     assert torch.equal(dataset.train.images, torch.from_numpy(make.pixels(20, channels, 8, 0)))
@@ -40,9 +38,9 @@ def small_cifar10(monkeypatch, make):
     for seed, (split, count) in enumerate((("train", 20), ("test", 10))):
         images, labels = torch.from_numpy(make.pixels(count, 3, 32, seed)), torch.arange(count) % 10
         order = torch.arange(count).flip(0)
-        splits[split], content[split] = KnownSplit(count, ()), content_digest(images[order], labels[order])
+        splits[split], content[split] = KnownSplit(count, ()), MemorySplit(images[order], labels[order]).content
     known = dataclasses.replace(KNOWN_SETS["cifar10"], splits=splits, content=content)
-    monkeypatch.setattr("pbwn_repro.data.known_sets.KNOWN_SETS", {"cifar10": known})
+    monkeypatch.setattr("pbwn_repro.data.published.KNOWN_SETS", {"cifar10": known})
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_a_lossless_copy_has_the_class_names_of_the_set_and_tells_its_order(tmp_
     assert dataset.classes[:2] == ("airplane", "automobile")
     assert dataset.origin == "parquet files, in an order of their own"
     [entry] = [entry for entry in inventory(cache) if entry.origin == dataset.origin]
-    assert (entry.name, entry.pictures) == ("cifar10-lossless", "20 train, 10 test")
+    assert (entry.name, entry.images) == ("cifar10-lossless", "20 train, 10 test")
 
 
 @pytest.mark.parametrize("changed", ["pixel", "label", "one image less"])
@@ -85,9 +83,9 @@ def test_other_images_or_labels_without_loss_are_another_set(tmp_path, cache, ma
 
 def test_the_content_of_images_does_not_depend_on_their_order_but_on_which_label_is_whose():
     images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
-    digest = content_digest(images, torch.tensor([0, 0, 1, 2]))
-    assert content_digest(images.flip(0), torch.tensor([2, 1, 0, 0])) == digest
-    assert content_digest(images.flip(0), torch.tensor([0, 0, 1, 2])) != digest
+    content = MemorySplit(images, torch.tensor([0, 0, 1, 2])).content
+    assert MemorySplit(images.flip(0), torch.tensor([2, 1, 0, 0])).content == content
+    assert MemorySplit(images.flip(0), torch.tensor([0, 0, 1, 2])).content != content
 
 
 def test_paths_of_sources_hold_in_any_folder(tmp_path, make, monkeypatch):
@@ -103,8 +101,8 @@ def test_the_second_load_comes_out_of_the_cache_and_changed_files_do_not(tmp_pat
     written = {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")}
     assert load(f"hf:{folder}", cache_dir=cache).digest == first.digest
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == written
-    pictures = [make.encoded(array) for array in make.pixels(20, 3, 8, 5)]
-    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, [0] * 20)
+    images = [make.encoded(array) for array in make.pixels(20, 3, 8, 5)]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", images, [0] * 20)
     assert load(f"hf:{folder}", cache_dir=cache).digest != first.digest
 
 
@@ -151,25 +149,25 @@ def no_labels(folder, make):
     make.parquet_folder(folder, columns=("img", "name"))
 
 
-def broken_picture(folder, make):
-    pictures = [make.encoded(array) for array in make.pixels(20, 3, 8)]
-    pictures[7] = pictures[7][:60]
-    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, range(20))
+def broken_image(folder, make):
+    images = [make.encoded(array) for array in make.pixels(20, 3, 8)]
+    images[7] = images[7][:60]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", images, range(20))
 
 
-def missing_picture(folder, make):
-    pictures = [make.encoded(make.pixels(1, 3, 8)[0]), None]
-    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, range(2))
+def missing_image(folder, make):
+    images = [make.encoded(make.pixels(1, 3, 8)[0]), None]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", images, range(2))
 
 
 def missing_label(folder, make):
-    pictures = [make.encoded(array) for array in make.pixels(2, 3, 8)]
-    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, [3, None])
+    images = [make.encoded(array) for array in make.pixels(2, 3, 8)]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", images, [3, None])
 
 
 def two_sizes(folder, make):
-    pictures = [make.encoded(make.pixels(1, 3, size)[0]) for size in (8, 9)]
-    make.write_parquet(folder / "train-00000-of-00001.parquet", pictures, range(2))
+    images = [make.encoded(make.pixels(1, 3, size)[0]) for size in (8, 9)]
+    make.write_parquet(folder / "train-00000-of-00001.parquet", images, range(2))
 
 
 def no_test(folder, make):
@@ -187,10 +185,10 @@ def two_configurations(folder, make):
         (cut, "train-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not read"),
         (other_columns, "train-00000-of-00001.parquet: expected a column img or image, found columns photo, label"),
         (no_labels, "expected a column label or labels or fine_label, found columns img, name"),
-        (broken_picture, r"parquet, row 7 \(7.png\): expected an encoded picture, found"),
-        (missing_picture, r"row 1 \(1.png\): expected an encoded picture, found no bytes"),
+        (broken_image, r"parquet, row 7 \(7.png\): expected an encoded image, found"),
+        (missing_image, r"row 1 \(1.png\): expected an encoded image, found no bytes"),
         (missing_label, r"row 1 \(1.png\): expected a whole number as label, found None"),
-        (two_sizes, r"row 1 \(1.png\): expected 8x8 pixels like the first picture, found 9x9"),
+        (two_sizes, r"row 1 \(1.png\): expected 8x8 pixels like the first image, found 9x9"),
         (no_test, "expected parquet files train-.*.parquet and test-.*, found train-00000-of-00001.parquet"),
         (two_configurations, "expected the parquet files of one configuration, found files in ., other"),
     ],
@@ -243,8 +241,8 @@ def test_without_the_extra_the_install_line_is_told(monkeypatch):
         load("hf:somebody/tiny")
 
 
-def test_a_truncated_first_picture_is_named_before_anything_is_decoded(tmp_path, cache, make):
+def test_a_truncated_first_image_is_named_before_anything_is_decoded(tmp_path, cache, make):
     folder = make.parquet_folder(tmp_path / "tiny")
-    make.write_parquet(folder / "train-00000-of-00001.parquet", [b"no picture"], [0])
+    make.write_parquet(folder / "train-00000-of-00001.parquet", [b"no image"], [0])
     with pytest.raises(DamagedFileError, match=r"row 0"):
         load(f"hf:{folder}", cache_dir=cache)
