@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pbwn_repro.data.names import original
+from pbwn_repro.data import original
 
 Recipe = dict[str, Any]
 

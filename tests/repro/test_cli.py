@@ -14,7 +14,7 @@ import pbwn
 from pbwn_repro import catalog, exit_codes, methods, models
 from pbwn_repro.cli import EPILOG, app
 from pbwn_repro.commands import names
-from pbwn_repro.data.known_sets import KNOWN_SETS
+from pbwn_repro.data.published import KNOWN_SETS
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

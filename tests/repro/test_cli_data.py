@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from pbwn_repro import cli
-from pbwn_repro.data.readers.cifar import CIFAR10_MEMBERS
+from pbwn_repro.data.readers import CIFAR10_MEMBERS
 
 
 @pytest.fixture
@@ -75,8 +75,9 @@ def test_a_damaged_file_is_named_by_get_and_by_check(pbwn, tmp_path):
 
 
 def test_get_looks_at_the_given_files_even_if_the_set_is_in_the_cache(pbwn, tmp_path, monkeypatch):
-    from pbwn_repro.data.known_sets import KNOWN_SETS, KnownSet, KnownSplit, SourceFile
-    from pbwn_repro.data.readers import idx
+    from pbwn_repro.data.download import SourceFile
+    from pbwn_repro.data.published import KNOWN_SETS, KnownSet, KnownSplit
+    from pbwn_repro.data.readers import read_idx_split
 
     files = {
         "images": b"\x00\x00\x08\x03" + bytes([0, 0, 0, 1]) * 3 + b"7",
@@ -88,7 +89,7 @@ def test_get_looks_at_the_given_files_even_if_the_set_is_in_the_cache(pbwn, tmp_
         SourceFile(name, hashlib.md5(content).hexdigest(), len(content), ()) for name, content in files.items()
     ]
     splits = {"train": KnownSplit(1, tuple(described))}
-    known = KnownSet("tiny", (1, 1, 1), tuple("0123456789"), splits, idx.read_split)
+    known = KnownSet("tiny", (1, 1, 1), tuple("0123456789"), splits, read_idx_split)
     monkeypatch.setattr("pbwn_repro.data.loading.KNOWN_SETS", {**KNOWN_SETS, "tiny": known})
     code, out, _ = pbwn("data", "get", "tiny", "--data-dir", tmp_path)
     assert (code, out.splitlines()[0]) == (0, "tiny: 1 train; 10 classes; from your files; verified")
@@ -112,18 +113,18 @@ def test_a_cifar_archive_in_pickle_form_is_not_taken(pbwn, tmp_path):
     assert "expected 170,052,171 bytes with md5 c32a1d4ab5d03f1284b67883e8d87530" in err
 
 
-def test_an_image_folder_is_checked_picture_by_picture(pbwn, tmp_path):
+def test_an_image_folder_is_checked_image_by_image(pbwn, tmp_path):
     for part in ("train", "val"):
         (tmp_path / "pets" / part / "cat").mkdir(parents=True)
         Image.fromarray(numpy.zeros((9, 9, 3), numpy.uint8)).save(tmp_path / "pets" / part / "cat" / "0.png")
     name = f"folder:{tmp_path}/pets"
     assert pbwn("data", "check", name)[0] == 0
-    (tmp_path / "pets" / "val" / "cat" / "0.png").write_bytes(b"no picture")
+    (tmp_path / "pets" / "val" / "cat" / "0.png").write_bytes(b"no image")
     code, out, _ = pbwn("data", "check", name)
     assert code == 1
-    assert "right  train: 1 pictures" in out
+    assert "right  train: 1 images" in out
     assert "WRONG  test: " in out
-    assert "0.png: expected a picture" in out
+    assert "0.png: expected an image" in out
 
 
 WITHOUT = "import sys; sys.modules[{package!r}] = None; from pbwn_repro.__main__ import main; main()"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from pbwn_repro.config import RunConfig, read_config
-from pbwn_repro.data.names import original
+from pbwn_repro.data import original
 from pbwn_repro.runs.resolution import complete
 
 Scale = Literal["smoke", "short", "paper"]

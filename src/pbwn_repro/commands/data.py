@@ -36,14 +36,14 @@ Splits = Annotated[
 @app.command("list")
 def list_sets(cache_dir: CacheDir = None) -> None:
     """Show all sets: what is here, where from, how large, verified or not."""
-    from pbwn_repro.data.inventory import inventory
-    from pbwn_repro.data.store import cache_root
+    from pbwn_repro.data.cache import cache_root
+    from pbwn_repro.data.loading import inventory
 
-    table = Table("set", "pictures", "state", "from", "size here", box=None, pad_edge=False)
+    table = Table("set", "images", "state", "from", "size here", box=None, pad_edge=False)
     table.columns[-1].justify = "right"
     for entry in inventory(cache_dir):
         size = f"{entry.bytes_here / 1e6:,.1f} MB" if entry.bytes_here else ""
-        table.add_row(entry.name, entry.pictures, entry.state, entry.origin, size)
+        table.add_row(entry.name, entry.images, entry.state, entry.origin, size)
     console = Console()
     console.print(table)
     note = "Sets were verified when they came here; `pbwn data check NAME` verifies one again."
@@ -55,26 +55,26 @@ def list_sets(cache_dir: CacheDir = None) -> None:
 def get(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None, split: Splits = None) -> None:
     """Fetch a set, verify it, and decode it into the cache."""
     from pbwn_repro.data import load
-    from pbwn_repro.data.checking import verify_own_files
-    from pbwn_repro.data.progress import Terminal
+    from pbwn_repro.data.download import Terminal
+    from pbwn_repro.data.loading import verify_files_of_user
 
     progress = Terminal(Console(stderr=True))
     dataset = load(
         name, data_dir=data_dir, cache_dir=cache_dir, splits=split or None, damaged="replace", progress=progress
     )
-    verify_own_files(name, data_dir, splits=split or None)
-    parts = ", ".join(f"{len(pictures):,} {part}" for part, pictures in dataset.splits.items())
+    verify_files_of_user(name, data_dir, splits=split or None)
+    parts = ", ".join(f"{len(images):,} {part}" for part, images in dataset.splits.items())
     typer.echo(f"{dataset.name}: {parts}; {len(dataset.classes)} classes; from {dataset.origin}; verified")
     typer.echo(f"sha256 {dataset.digest}")
 
 
 @app.command()
 def check(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None) -> None:
-    """Compare every checksum of a set that is here, or decode every picture; exit 1 if anything is wrong."""
-    from pbwn_repro.data.checking import check as look_at
+    """Compare every checksum of a set that is here, or decode every image; exit 1 if anything is wrong."""
+    from pbwn_repro.data.loading import check as check_set
 
     wrong = 0
-    for finding in look_at(name, data_dir=data_dir, cache_dir=cache_dir):
+    for finding in check_set(name, data_dir=data_dir, cache_dir=cache_dir):
         typer.echo(f"{'right' if finding.right else 'WRONG'}  {finding.thing}: {finding.detail}")
         wrong += not finding.right
     if wrong:

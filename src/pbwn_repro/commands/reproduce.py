@@ -65,7 +65,7 @@ def reproduce(
 
     The same command goes on after anything; `pbwn report` then shows the result.
     """
-    from pbwn_repro.data.progress import Quiet, Terminal
+    from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning.jobs import passed_over, plan_jobs, plans_of, sets_of
     from pbwn_repro.planning.only import parse_only

@@ -7,18 +7,13 @@ for images, labels, indices in batches.epoch(0): ...
 
 from pbwn_repro.data import augmentations
 from pbwn_repro.data.augmentations import Augmentation
-from pbwn_repro.data.batches import Batch, Batches
-from pbwn_repro.data.datasets import DataSet
+from pbwn_repro.data.batches import Batch, Batches, balanced_indices, generator, labeled_and_unlabeled, random_seed
 from pbwn_repro.data.errors import DamagedFileError, DataError, DownloadError, MissingFileError, UnknownSetError
-from pbwn_repro.data.folder import FolderSplit
-from pbwn_repro.data.loading import FORMS, NAMES, load
-from pbwn_repro.data.randomness import generator, random_seed
-from pbwn_repro.data.splits import MemorySplit, Split, join
-from pbwn_repro.data.subsets import balanced_indices, labeled_and_unlabeled
+from pbwn_repro.data.loading import load
+from pbwn_repro.data.published import original
+from pbwn_repro.data.splits import DataSet, MemorySplit, Split, join
 
 __all__ = [
-    "FORMS",
-    "NAMES",
     "Augmentation",
     "Batch",
     "Batches",
@@ -26,7 +21,6 @@ __all__ = [
     "DataError",
     "DataSet",
     "DownloadError",
-    "FolderSplit",
     "MemorySplit",
     "MissingFileError",
     "Split",
@@ -37,5 +31,6 @@ __all__ = [
     "join",
     "labeled_and_unlabeled",
     "load",
+    "original",
     "random_seed",
 ]

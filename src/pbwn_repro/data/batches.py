@@ -1,25 +1,35 @@
-"""A stateless batcher: the batch of (seed, epoch, step, rank) is a pure function."""
+"""The batch of (seed, epoch, step, rank) as a pure function: nothing has to be stored to resume."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pbwn_repro.data.augmentations import Augmentation
-from pbwn_repro.data.errors import DataError
-from pbwn_repro.data.randomness import generator
+from pbwn_repro.data.errors import DataError, require_word
 from pbwn_repro.data.splits import Split
-from pbwn_repro.data.words import require_word
+
+
+def random_seed(seed: int, purpose: str, epoch: int = 0, step: int = 0, rank: int = 0) -> int:
+    """Return a seed of 63 bits that is a pure function of its arguments, the same on every machine."""
+    place = f"{seed}/{purpose}/{epoch}/{step}/{rank}".encode()
+    return int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "big") >> 1
+
+
+def generator(seed: int, purpose: str, epoch: int = 0, step: int = 0, rank: int = 0) -> torch.Generator:
+    """Return a fresh CPU generator for one purpose at one place of a run."""
+    return torch.Generator().manual_seed(random_seed(seed, purpose, epoch, step, rank))
 
 
 class Batch(NamedTuple):
-    """Pictures ready for the network, their classes, and their indices in the split."""
+    """Images ready for the model, their classes, and their indices in the split."""
 
     images: Tensor
     labels: Tensor
@@ -30,7 +40,7 @@ class Batch(NamedTuple):
 class Batches:
     """The batches of a split; all ranks of a step together see what one process would.
 
-    batch_size: pictures of a step, over all ranks; each rank gets its share of them.
+    batch_size: images of a step, over all ranks; each rank gets its share of them.
     order: "shuffled" anew each epoch by the seed, or "fixed" as stored.
     last: whether to "drop" or "keep" the last, smaller batch; kept, a rank's share of it may be empty.
     purpose: streams with one seed and different purposes are independent.
@@ -65,7 +75,7 @@ class Batches:
                 f"batch_size {self.batch_size} is shared by {self.world_size} ranks: choose a multiple of it"
             )
         if len(self) == 0:
-            held = f"a split of {len(self.split)} pictures has no batch of {self.batch_size}"
+            held = f"a split of {len(self.split)} images has no batch of {self.batch_size}"
             raise ValueError(f"{held}: lower batch_size, or last='keep'")
 
     def __len__(self) -> int:
@@ -120,7 +130,7 @@ class Batches:
             drawn = crop.draw(generator(self.seed, f"{self.purpose}/crop", epoch, step), len(whole))
         indices = whole[rows]
         images = self.split.read(indices, crop, None if drawn is None else drawn[rows])
-        return Batch(images, self.split.labels[indices.to(self.split.labels.device)], indices)
+        return Batch(images, self.split.labels[indices], indices)
 
     def _finish(self, read: Batch, epoch: int, step: int) -> Batch:
         whole, rows = self._share(epoch, step)
@@ -147,3 +157,34 @@ class _Reads(Dataset[Batch | DataError]):
 def epoch_order(count: int, seed: int, purpose: str, epoch: int) -> Tensor:
     """Return the order of an epoch; the last few are remembered, since every step of an epoch asks for it."""
     return torch.randperm(count, generator=generator(seed, f"{purpose}/order", epoch))
+
+
+def balanced_indices(labels: Tensor, count: int, *, seed: int) -> Tensor:
+    """Return sorted indices of `count` images, equally many of each class, drawn at random by the seed."""
+    classes = labels.unique().tolist()
+    each, rest = divmod(count, len(classes))
+    if each == 0 or rest:
+        raise ValueError(
+            f"{count} labels cannot be shared equally by {len(classes)} classes: choose a multiple of {len(classes)}"
+        )
+    numbers, chosen = generator(seed, "labeled subset"), []
+    for label in classes:
+        members = (labels == label).nonzero().flatten()
+        if len(members) < each:
+            raise ValueError(f"class {label} has {len(members)} images, {each} are needed: ask for fewer labels")
+        chosen.append(members[torch.randperm(len(members), generator=numbers)[:each]])
+    return torch.cat(chosen).sort().values
+
+
+def labeled_and_unlabeled(
+    split: Split, augmentation: Augmentation, *, labels: int, unlabeled_batch: int = 100, seed: int = 1, **options: Any
+) -> tuple[Batches, Batches]:
+    """Return the batches of a balanced labeled subset, all of it each step, and those of the whole split.
+
+    options: further arguments of both Batches, for instance device.
+    """
+    labeled = split.subset(balanced_indices(split.labels, labels, seed=seed))
+    return (
+        Batches(labeled, augmentation, batch_size=labels, seed=seed, purpose="labeled", **options),
+        Batches(split, augmentation, batch_size=unlabeled_batch, seed=seed, purpose="unlabeled", **options),
+    )

@@ -31,3 +31,9 @@ class DamagedFileError(DataError):
 
 class DownloadError(DataError):
     """No source of a file could be reached, or none gave the right bytes."""
+
+
+def require_word(argument: str, value: object, words: tuple[str, ...]) -> None:
+    """Raise unless an argument's value is one of the words that it may be."""
+    if value not in words:
+        raise ValueError(f"{argument} must be {' or '.join(map(repr, words))}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Image folders, train/<class>/*.JPEG and val/<class>/*.JPEG: pictures of any size, decoded when they are needed."""
+"""Image folders, train/<class>/*.JPEG and val/<class>/*.JPEG: images of any size, decoded when they are needed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pbwn_repro.data.crops import Crop
-from pbwn_repro.data.datasets import DataSet
-from pbwn_repro.data.digests import combined_digest
 from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
-from pbwn_repro.data.splits import rows, to_pixels
+from pbwn_repro.data.splits import Crop, DataSet, combined_digest, rows, to_pixels
 
 PREFIX = "folder:"
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
@@ -24,7 +21,7 @@ TEST_FOLDERS = ("val", "test")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FolderSplit:
-    """Pictures as files, in the order of their classes and names.
+    """Images as files, in the order of their classes and names.
 
     paths: relative to the folder, which may move without changing the digest.
     """
@@ -36,12 +33,12 @@ class FolderSplit:
     lazy = True
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
         return len(self.paths)
 
     def __repr__(self) -> str:
         """Return the number and the folder, not the names."""
-        return f"{type(self).__name__}({len(self)} pictures in {self.folder})"
+        return f"{type(self).__name__}({len(self)} images in {self.folder})"
 
     @cached_property
     def digest(self) -> str:
@@ -49,37 +46,47 @@ class FolderSplit:
         return combined_digest(f"{path} {size}" for path, size in zip(self.paths, self.sizes, strict=True))
 
     def subset(self, indices: Tensor) -> FolderSplit:
-        """Return the pictures at these indices, in this order."""
+        """Return the images at these indices, in this order."""
         chosen = indices.tolist()
         paths, sizes = (tuple(values[index] for index in chosen) for values in (self.paths, self.sizes))
         return FolderSplit(self.folder, paths, sizes, self.labels[indices])
 
     def read(self, indices: Tensor, crop: Crop | None = None, drawn: Tensor | None = None) -> Tensor:
-        """Decode, and cut each picture while at it; without a crop all must have one size."""
-        pictures = []
+        """Decode, and cut each image while at it; without a crop all must have one size."""
+        images = []
         for index, row in zip(indices.tolist(), rows(drawn, len(indices)), strict=True):
-            picture = decode(self.folder / self.paths[index])
-            pictures.append(to_pixels(picture if crop is None else crop(picture, row)))
-            if pictures[-1].shape != pictures[0].shape:
+            image = decode(self.folder / self.paths[index])
+            images.append(to_pixels(image if crop is None else crop(image, row)))
+            if images[-1].shape != images[0].shape:
                 raise DataError.about(
                     self.folder / self.paths[index],
-                    expected=f"{pictures[0].shape[2]}x{pictures[0].shape[1]} pixels like the others of its batch",
-                    found=f"{picture.width}x{picture.height}",
+                    expected=f"{images[0].shape[2]}x{images[0].shape[1]} pixels like the others of its batch",
+                    found=f"{image.width}x{image.height}",
                     remedy="Use an augmentation with a crop (imagenet_training, imagenet_evaluation).",
                 )
         size = crop.size if crop else 0
-        return torch.stack(pictures) if pictures else torch.empty(0, 3, size, size, dtype=torch.uint8)
+        return torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
+
+    def damaged(self) -> list[str]:
+        """Decode every image, and return what is wrong with those that do not decode."""
+        found = []
+        for path in self.paths:
+            try:
+                decode(self.folder / path)
+            except DamagedFileError as error:
+                found.append(str(error))
+        return found
 
 
 def decode(path: Path) -> Image.Image:
-    """Return a picture in RGB."""
+    """Return an image in RGB."""
     try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
+        with Image.open(path) as image:
+            return image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         found = f"{path.stat().st_size:,} bytes that do not decode ({error})" if path.is_file() else "no such file"
         raise DamagedFileError.about(
-            path, expected="a picture", found=found, remedy="Replace the file, or remove it from the folder."
+            path, expected="an image", found=found, remedy="Replace the file, or remove it from the folder."
         ) from error
 
 
@@ -92,38 +99,50 @@ def load_folder(folder: Path, name: str | None = None) -> DataSet:
         if not part.is_dir():
             raise MissingFileError.about(
                 part,
-                expected="a folder with one folder of pictures for each class",
+                expected="a folder with one folder of images for each class",
                 found="no such folder",
-                remedy="Lay the pictures out as train/<class>/* and val/<class>/*.",
+                remedy="Lay the images out as train/<class>/* and val/<class>/*.",
             )
-    classes = class_names(parts["train"])
-    compare_classes(parts["train"], classes, parts["test"], class_names(parts["test"]))
-    splits = {split: scan(part, classes) for split, part in parts.items()}
+    classes = _class_names(parts["train"])
+    _compare_classes(parts["train"], classes, parts["test"], _class_names(parts["test"]))
+    splits = {split: _scan(part, classes) for split, part in parts.items()}
     return DataSet(name or folder.resolve().name, splits, classes, "an image folder")
 
 
-def class_names(part: Path) -> tuple[str, ...]:
+def load_imagenet(data_dir: Path | None) -> DataSet:
+    """Return ImageNet out of the user's own folder, or out of imagenet/ in it."""
+    if data_dir is None:
+        raise MissingFileError.about(
+            "imagenet",
+            expected="a folder with train/<class>/*.JPEG and val/<class>/*.JPEG",
+            found="no --data-dir",
+            remedy="Pass --data-dir; ImageNet has to be had from its owners.",
+        )
+    folder = data_dir / "imagenet"
+    return load_folder(folder if folder.is_dir() else data_dir, name="imagenet")
+
+
+def _class_names(part: Path) -> tuple[str, ...]:
     """Return the names of the class folders, sorted."""
     return tuple(sorted(entry.name for entry in os.scandir(part) if entry.is_dir()))
 
 
-def compare_classes(train: Path, expected: tuple[str, ...], test: Path, found: tuple[str, ...]) -> None:
+def _compare_classes(train: Path, expected: tuple[str, ...], test: Path, found: tuple[str, ...]) -> None:
     """Raise unless both parts have the same class folders."""
     missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    if missing or unknown:
-        differences = [f"no {', '.join(missing[:5])}"] * bool(missing) + [f"also {', '.join(unknown[:5])}"] * bool(
-            unknown
-        )
+    parts = {"no": missing, "also": unknown}
+    differences = [f"{word} {', '.join(names[:5])}" for word, names in parts.items() if names]
+    if differences:
         raise MissingFileError.about(
             test,
             expected=f"the {len(expected)} class folders of {train}",
             found=f"{len(found)} class folders, {' and '.join(differences)}",
-            remedy="ImageNet's validation pictures have to be sorted into class folders first.",
+            remedy="ImageNet's validation images have to be sorted into class folders first.",
         )
 
 
-def scan(part: Path, classes: tuple[str, ...]) -> FolderSplit:
-    """Return the pictures of all classes; a class without any is an error."""
+def _scan(part: Path, classes: tuple[str, ...]) -> FolderSplit:
+    """Return the images of all classes; a class without any is an error."""
     paths, sizes, labels = [], [], []
     for label, name in enumerate(classes):
         files = sorted(
@@ -134,7 +153,7 @@ def scan(part: Path, classes: tuple[str, ...]) -> FolderSplit:
         if not files:
             raise MissingFileError.about(
                 part / name,
-                expected=f"pictures ({', '.join(SUFFIXES)})",
+                expected=f"images ({', '.join(SUFFIXES)})",
                 found="none",
                 remedy="Fill the class folder, or remove it from train and val.",
             )

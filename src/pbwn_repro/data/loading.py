@@ -1,23 +1,24 @@
-"""One door to all sets."""
+"""Sets by name: load one, check one thoroughly, list them all."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from pbwn_repro.data import folder, hugging_face, synthetic
-from pbwn_repro.data.caching import Damaged, Source, load_cached
-from pbwn_repro.data.datasets import DataSet
-from pbwn_repro.data.embedded import load_digits
-from pbwn_repro.data.errors import MissingFileError, UnknownSetError
-from pbwn_repro.data.known_sets import KNOWN_SETS
-from pbwn_repro.data.progress import Quiet
-from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.store import cache_root
+from pbwn_repro.data import folder, generated, parquet
+from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, read_decoded, read_manifest
+from pbwn_repro.data.download import Quiet, SourceFile
+from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError
+from pbwn_repro.data.published import KNOWN_SETS, LOSSLESS, KnownSet, PublishedSource
+from pbwn_repro.data.splits import DataSet, Split
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet")
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME")
-PLACES = (folder.PREFIX, hugging_face.PREFIX)  # of sets that are given by where they are
+PLACES = (folder.PREFIX, parquet.PREFIX)  # of sets that are given by where they are
+
+Check = tuple[str, Callable[[], str]]
 
 
 def load(
@@ -37,7 +38,7 @@ def load(
     splits: only these; all if not given.
     damaged: what to do about a decoded split in the cache that fails its digest: an "error", or "replace" it.
     """
-    data_dir = check_folder(data_dir)
+    data_dir = existing_folder(data_dir)
     source = find_source(name, data_dir)
     if source is not None:
         root = cache_root(cache_dir)
@@ -47,7 +48,7 @@ def load(
     return DataSet(dataset.name, chosen, dataset.classes, dataset.origin)
 
 
-def check_folder(data_dir: Path | str | None) -> Path | None:
+def existing_folder(data_dir: Path | str | None) -> Path | None:
     """Return the user's folder; a mistyped one is an error, even if everything needed is in the cache."""
     if data_dir is None:
         return None
@@ -62,21 +63,22 @@ def find_source(name: str, data_dir: Path | None) -> Source | None:
     """Return what the set is decoded from, if it goes through the cache."""
     if name in KNOWN_SETS:
         return PublishedSource(KNOWN_SETS[name], data_dir)
-    if name.startswith(hugging_face.PREFIX):
-        return hugging_face.find_source(name.removeprefix(hugging_face.PREFIX))
+    if name.startswith(parquet.PREFIX):
+        return parquet.find_parquet(name.removeprefix(parquet.PREFIX))
     return None
 
 
 def load_uncached(name: str, data_dir: Path | None) -> DataSet:
-    """Return a set that is embedded, made, or read from a folder of pictures."""
+    """Return a set that is always here, or read from a folder of images."""
     if name == "digits":
-        return load_digits()
+        return generated.load_digits()
     if name == "imagenet":
-        return folder.load_folder(imagenet_folder(data_dir), name="imagenet")
+        return folder.load_imagenet(data_dir)
     if name.startswith(folder.PREFIX):
         return folder.load_folder(Path(name.removeprefix(folder.PREFIX)))
-    if name.startswith((synthetic.PREFIX, synthetic.STORED_PREFIX)):
-        return synthetic.make_synthetic(name.removeprefix(synthetic.PREFIX).removeprefix(synthetic.STORED_PREFIX))
+    for prefix in (generated.PREFIX, generated.STORED_PREFIX):
+        if name.startswith(prefix):
+            return generated.make_synthetic(name.removeprefix(prefix))
     raise UnknownSetError.about(
         f"data set {name!r}",
         expected=f"one of {', '.join((*NAMES, *FORMS))}",
@@ -85,13 +87,135 @@ def load_uncached(name: str, data_dir: Path | None) -> DataSet:
     )
 
 
-def imagenet_folder(data_dir: Path | None) -> Path:
-    """Return the folder with ImageNet's train and val: the user's own, or imagenet/ in it."""
-    if data_dir is None:
+def verify_files_of_user(name: str, data_dir: Path | str | None, splits: Sequence[str] | None) -> None:
+    """Raise if the files that a user points at are not the published ones, even if the set is in the cache."""
+    source = find_source(name, existing_folder(data_dir))
+    if isinstance(source, PublishedSource) and source.data_dir:
+        source.files_of_user(source.known.files(splits))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A part of a set, whether it is right, and what is known of it."""
+
+    thing: str
+    right: bool
+    detail: str
+
+
+def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | str | None = None) -> Iterator[Finding]:
+    """Yield a finding for each file, digest and image of a set that is here; nothing is fetched or changed.
+
+    A set of which nothing is here is an error.
+    """
+    root = cache_root(cache_dir)
+    own = existing_folder(data_dir)
+    source = find_source(name, own)
+    checks = list(_uncached_checks(name, own) if source is None else _cached_checks(source, Store(root, source.name)))
+    if not checks:
         raise MissingFileError.about(
-            "imagenet",
-            expected="a folder with train/<class>/*.JPEG and val/<class>/*.JPEG",
-            found="no --data-dir",
-            remedy="Pass --data-dir; ImageNet has to be had from its owners.",
+            name,
+            expected=f"files in {own or root / name}",
+            found="none",
+            remedy=f"Run `pbwn data get {name}` first.",
         )
-    return data_dir / "imagenet" if (data_dir / "imagenet").is_dir() else data_dir
+    for thing, run in checks:
+        try:
+            yield Finding(thing, True, run())
+        except DataError as error:
+            yield Finding(thing, False, str(error))
+
+
+def _cached_checks(source: Source, store: Store) -> Iterator[Check]:
+    """Yield the checks of a set's files and of its decoded form."""
+    if isinstance(source, PublishedSource):
+        for file in source.known.files():
+            if paths := source.locate(file, store.files):
+                yield ", ".join(path.name for path in paths), partial(_check_file, paths, file, source.given)
+    elif isinstance(source, parquet.ParquetSource):
+        for split, files in source.files.items():
+            yield f"images of {split}", partial(_check_parquet, files)
+    for split, digests in source.digests.items():
+        place = store.decoded_folder(split, digests)
+        if place.is_dir():
+            yield f"decoded {split}", partial(_check_decoded, place, source.given)
+
+
+def _uncached_checks(name: str, data_dir: Path | None) -> Iterator[Check]:
+    for split, images in load_uncached(name, data_dir).splits.items():
+        yield split, partial(_check_split, images)
+
+
+def _check_file(paths: Sequence[Path], file: SourceFile, given: str) -> str:
+    file.verify(paths, remedy=f"Replace it; `pbwn data get {given}` does that in the cache.")
+    return f"{sum(path.stat().st_size for path in paths):,} bytes, the published content"
+
+
+def _check_parquet(files: tuple[Path, ...]) -> str:
+    return f"{len(parquet.read_split(files)):,} images decode"
+
+
+def _check_decoded(place: Path, given: str) -> str:
+    decoded = read_decoded(place, remedy=f"Run `pbwn data get {given}` to decode it anew.")
+    assert decoded is not None
+    return f"{len(decoded.split):,} images, sha256 {decoded.split.digest[:16]}, from {decoded.origin}"
+
+
+def _check_split(images: Split) -> str:
+    if isinstance(images, folder.FolderSplit) and (damaged := images.damaged()):
+        raise DamagedFileError("\n       ".join(damaged))
+    return f"{len(images):,} images, sha256 {images.digest[:16]}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the list of sets."""
+
+    name: str
+    images: str
+    state: str
+    origin: str
+    bytes_here: int = 0
+
+
+ALWAYS_HERE = (Entry("digits", "1,437 train, 360 test", "always here", "scikit-learn"),)
+USERS_OWN = (
+    Entry("imagenet", "as found", "yours", "--data-dir with train/ and val/"),
+    Entry("folder:PATH", "as found", "yours", "train/<class>/*, val/<class>/*"),
+    Entry("hf:NAME_OR_PATH", "as found", "yours", "the hub, or parquet files"),
+    Entry("synthetic:NAME", "1,000 train, 500 test", "always here", "a formula, shaped like NAME"),
+)
+
+
+def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
+    """Return all sets that can be named, what of them is in the cache, and where it came from."""
+    root = cache_root(cache_dir)
+    others = sorted(path.name for path in root.glob("*") if (path / "decoded").is_dir() and path.name not in KNOWN_SETS)
+    entries = [_entry_of(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
+    return [*ALWAYS_HERE, *entries, *USERS_OWN]
+
+
+def _entry_of(store: Store, known: KnownSet | None) -> Entry:
+    """Return what the cache holds of one set; the digests are not compared here, `check` does that."""
+    size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    published = {split: part.count for split, part in known.splits.items()} if known else {}
+    decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
+    if not decoded:
+        to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
+        return Entry(store.name, _counted(published), "not here", f"{to_fetch:,.0f} MB to fetch", size)
+    try:
+        manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
+    except DamagedFileError:
+        return Entry(store.name, _counted(published), "damaged", f"run `pbwn data check {store.name}`", size)
+    counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
+    missing = [split for split in counts if split not in manifests]
+    state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
+    copies = {manifest.get("copy_of") for manifest in manifests.values()}
+    name = f"{copies.pop()}{LOSSLESS}" if len(copies) == 1 and None not in copies else store.name
+    origins = sorted({manifest["origin"] for manifest in manifests.values()})
+    return Entry(name, _counted(counts), state, ", ".join(origins), size)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return numbers of images in words, train first."""
+    return ", ".join(f"{counts[split]:,} {split}" for split in sorted(counts, key=lambda split: split != "train"))

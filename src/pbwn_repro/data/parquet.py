@@ -1,28 +1,136 @@
-"""Hugging Face's layout: parquet files with encoded pictures and labels, decoded into memory."""
+"""Hugging Face's layout: parquet files with encoded images and labels, in a folder or on the hub."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pooch
 import torch
 from PIL import Image
 
-from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
+from pbwn_repro.data.cache import Decoded, Store
+from pbwn_repro.data.download import Quiet
+from pbwn_repro.data.errors import DamagedFileError, DataError, DownloadError, MissingFileError
+from pbwn_repro.data.published import LOSSLESS, copy_of
 from pbwn_repro.data.splits import MemorySplit, to_pixels
 
+PREFIX = "hf:"
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 SPLIT_NAME = re.compile(r"^(train|test|validation|valid|val)(?![a-z])")
 ROWS_AT_ONCE = 1_000
+DECODING = "2"  # raised when decoded splits have to be made anew
 
 
-def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
+@dataclass(frozen=True)
+class ParquetSource:
+    """Parquet files as a source of decoded splits; the name says how the images are encoded: cifar10-jpeg.
+
+    Files without loss that hold the images of a published set have its name: cifar100-lossless.
+    """
+
+    given: str
+    name: str
+    files: Mapping[str, tuple[Path, ...]]
+    digests: Mapping[str, Sequence[str]]
+
+    def called(self, copy_of: str | None) -> str:
+        """Return the name of the published set that this is a copy of, or the files' own name."""
+        return f"{copy_of}{LOSSLESS}" if copy_of else self.name
+
+    def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
+        """Decode every image, and compare them with those of the published sets."""
+        decoded = {}
+        for split in splits:
+            progress.say(f"Decoding {self.name}, {split}.")
+            images = read_split(self.files[split])
+            if known := copy_of(split, images):
+                origin = "parquet files, in an order of their own"
+                decoded[split] = Decoded(images, known.classes, origin, known.name)
+            else:
+                numbers = tuple(str(label) for label in range(int(images.labels.max()) + 1))
+                decoded[split] = Decoded(images, _class_names(self.files[split][0]) or numbers, "parquet files")
+        return decoded
+
+
+def find_parquet(name_or_path: str) -> ParquetSource:
+    """Return the source behind hf:NAME_OR_PATH."""
+    short, folder = _locate_folder(name_or_path)
+    files = _split_files(folder)
+    name = f"{short}-{_image_format(files['train'][0])}"
+    digests = {
+        split: [DECODING, *(pooch.file_hash(file, alg="sha256") for file in parts)] for split, parts in files.items()
+    }
+    return ParquetSource(PREFIX + name_or_path, name, files, digests)
+
+
+def read_split(files: Sequence[Path]) -> MemorySplit:
+    """Decode all images; all must have the size of the first, and are grey if it is."""
+    images, labels, mode = [], [], None
+    for file in files:
+        for place, content, label in _rows(file):
+            image = _open_image(place, content)
+            mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
+            try:
+                images.append(to_pixels(image.convert(mode)))
+            except (OSError, ValueError, SyntaxError) as error:
+                raise _undecodable(place, f"bytes that do not decode ({error})") from error
+            if images[-1].shape != images[0].shape:
+                raise DataError.about(
+                    place,
+                    expected=f"{images[0].shape[2]}x{images[0].shape[1]} pixels like the first image",
+                    found=f"{image.width}x{image.height}",
+                    remedy="Images of many sizes do not fit into one tensor: unpack them and use folder:PATH.",
+                )
+            if not isinstance(label, int):
+                remedy = "Give every row a class number."
+                raise DamagedFileError.about(
+                    place, expected="a whole number as label", found=repr(label), remedy=remedy
+                )
+            labels.append(label)
+    return MemorySplit(torch.stack(images), torch.tensor(labels))
+
+
+def _locate_folder(name_or_path: str) -> tuple[str, Path]:
+    """Return the set's short name and the folder of its parquet files; a hub name is downloaded first."""
+    try:
+        import huggingface_hub
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise DataError.about(
+            "sets named hf:", expected="the package " + str(error.name), found="none", remedy="pip install 'pbwn[hf]'"
+        ) from error
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return path.resolve().name, path
+    if path.is_absolute() or name_or_path.startswith(("~", ".")):
+        raise MissingFileError.about(
+            PREFIX + name_or_path,
+            expected="a folder of parquet files",
+            found="no such folder",
+            remedy="Correct the path, or give a name of the hub like hf:uoft-cs/cifar10.",
+        )
+    try:
+        folder = huggingface_hub.snapshot_download(name_or_path, repo_type="dataset", allow_patterns="*.parquet")
+    except Exception as error:  # the hub's client raises many kinds, for the name, the network and the permission
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DownloadError.about(
+            PREFIX + name_or_path,
+            expected="a local folder or a data set on the hub",
+            found=f"neither ({reason})",
+            remedy="Correct the name, connect to the internet, or give a local folder of parquet files.",
+        ) from error
+    return name_or_path.rpartition("/")[2], Path(folder)
+
+
+def _split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Return the parquet files of each split, by the beginnings of their names; validation serves where no test is."""
     files = sorted(folder.rglob("*.parquet"))
     folders = sorted({str(file.parent.relative_to(folder)) for file in files})
@@ -50,21 +158,21 @@ def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     return {part: splits[part] for part in ("train", "test", "validation") if part in splits}
 
 
-def pictures(file: Path) -> Iterator[tuple[str, bytes | None, int | None]]:
-    """Yield where each picture stands, its encoded bytes and its label."""
+def _rows(file: Path) -> Iterator[tuple[str, bytes | None, int | None]]:
+    """Yield where each image stands, its encoded bytes and its label."""
     row = 0
     with _opened(file) as parquet:
         names = parquet.schema_arrow.names
         image, label = _column(file, names, IMAGE_COLUMNS), _column(file, names, LABEL_COLUMNS)
         for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[image, label]):
-            for picture, number in zip(batch[image].to_pylist(), batch[label].to_pylist(), strict=True):
-                encoded = picture if isinstance(picture, dict) else {"bytes": picture}
+            for value, number in zip(batch[image].to_pylist(), batch[label].to_pylist(), strict=True):
+                encoded = value if isinstance(value, dict) else {"bytes": value}
                 name = f" ({encoded['path']})" if encoded.get("path") else ""
                 yield f"{file}, row {row}{name}", encoded.get("bytes"), number
                 row += 1
 
 
-def class_names(file: Path) -> tuple[str, ...] | None:
+def _class_names(file: Path) -> tuple[str, ...] | None:
     """Return the names that Hugging Face's metadata gives to the labels, if it does."""
     with _opened(file) as parquet:
         metadata = (parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
@@ -72,35 +180,11 @@ def class_names(file: Path) -> tuple[str, ...] | None:
     return next((tuple(features[name]["names"]) for name in LABEL_COLUMNS if "names" in features.get(name, {})), None)
 
 
-def picture_format(file: Path) -> str:
-    """Return how the first picture is encoded: jpeg, png."""
-    for place, content, _ in pictures(file):
-        return str(_open_picture(place, content).format).lower()
-    raise DamagedFileError.about(file, expected="pictures", found="no rows", remedy="Fetch the file anew.")
-
-
-def read_split(files: Sequence[Path]) -> MemorySplit:
-    """Decode all pictures; all must have the size of the first, and are grey if it is."""
-    images, labels, mode = [], [], None
-    for file in files:
-        for place, content, label in pictures(file):
-            picture = _open_picture(place, content)
-            mode = mode or ("L" if picture.mode in ("L", "1") else "RGB")
-            images.append(_decode(place, picture, mode))
-            if images[-1].shape != images[0].shape:
-                raise DataError.about(
-                    place,
-                    expected=f"{images[0].shape[2]}x{images[0].shape[1]} pixels like the first picture",
-                    found=f"{picture.width}x{picture.height}",
-                    remedy="Pictures of many sizes do not fit into one tensor: unpack them and use folder:PATH.",
-                )
-            if not isinstance(label, int):
-                remedy = "Give every row a class number."
-                raise DamagedFileError.about(
-                    place, expected="a whole number as label", found=repr(label), remedy=remedy
-                )
-            labels.append(label)
-    return MemorySplit(torch.stack(images), torch.tensor(labels))
+def _image_format(file: Path) -> str:
+    """Return how the first image is encoded: jpeg, png."""
+    for place, content, _ in _rows(file):
+        return str(_open_image(place, content).format).lower()
+    raise DamagedFileError.about(file, expected="images", found="no rows", remedy="Fetch the file anew.")
 
 
 @contextmanager
@@ -125,11 +209,11 @@ def _column(file: Path, names: Sequence[str], wanted: Sequence[str]) -> str:
         file,
         expected=f"a column {' or '.join(wanted)}",
         found=f"columns {', '.join(names)}",
-        remedy="Rename the column, or choose a classification set of pictures.",
+        remedy="Rename the column, or choose a set of images with labels.",
     )
 
 
-def _open_picture(place: str, content: bytes | None) -> Image.Image:
+def _open_image(place: str, content: bytes | None) -> Image.Image:
     if not content:
         raise _undecodable(place, "no bytes")
     try:
@@ -138,12 +222,5 @@ def _open_picture(place: str, content: bytes | None) -> Image.Image:
         raise _undecodable(place, f"{len(content):,} bytes that do not decode ({error})") from error
 
 
-def _decode(place: str, picture: Image.Image, mode: str) -> torch.Tensor:
-    try:
-        return to_pixels(picture.convert(mode))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise _undecodable(place, f"bytes that do not decode ({error})") from error
-
-
 def _undecodable(place: str, found: str) -> DamagedFileError:
-    return DamagedFileError.about(place, expected="an encoded picture", found=found, remedy="Fetch the file anew.")
+    return DamagedFileError.about(place, expected="an encoded image", found=found, remedy="Fetch the file anew.")

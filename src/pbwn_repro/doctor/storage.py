@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbwn_repro.data.inventory import inventory
-from pbwn_repro.data.known_sets import KNOWN_SETS
-from pbwn_repro.data.store import cache_root
+from pbwn_repro.data.cache import cache_root
+from pbwn_repro.data.loading import inventory
+from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.doctor.finding import Finding, Level
 
 LITTLE_ROOM, NO_ROOM = 5e9, 2e8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pbwn_repro.config import Data
 from pbwn_repro.data import Augmentation, DataSet, MemorySplit, Split, augmentations, join
-from pbwn_repro.data.transforms import Flip, PadCrop
+from pbwn_repro.data.augmentations import Flip, PadCrop
 
 
 def training_split(config: Data, dataset: DataSet) -> Split:

@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pbwn_repro.data import DataError, DataSet, UnknownSetError, load
+from pbwn_repro.data import DataError, DataSet, UnknownSetError, load, original
+from pbwn_repro.data.cache import Store, cache_root
+from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.loading import PLACES, find_source
-from pbwn_repro.data.names import original
-from pbwn_repro.data.progress import Quiet
-from pbwn_repro.data.store import Store, cache_root
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from pbwn_repro import methods, models
 from pbwn_repro.config import Adam, RunConfig
-from pbwn_repro.data import DataSet, MemorySplit
-from pbwn_repro.data.known_sets import KNOWN_SETS
-from pbwn_repro.data.names import original
-from pbwn_repro.data.synthetic import SHAPES, STORED_PREFIX
+from pbwn_repro.data import DataSet, MemorySplit, original
+from pbwn_repro.data.generated import SHAPES, STORED_PREFIX
+from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.tasks import test_batches
 

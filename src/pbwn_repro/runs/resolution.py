@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
-from pbwn_repro.data import DataSet, load
+from pbwn_repro.data import DataSet, load, original
 from pbwn_repro.data.loading import PLACES
-from pbwn_repro.data.names import original
 from pbwn_repro.recipes import prepared, recipe
 
 # Options that stand for a field further down.

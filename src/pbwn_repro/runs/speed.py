@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from pbwn_repro import models
 from pbwn_repro.config import RunConfig, read_config
-from pbwn_repro.data.names import original
-from pbwn_repro.data.store import cache_root
+from pbwn_repro.data import original
+from pbwn_repro.data.cache import cache_root
 from pbwn_repro.runs.effort import Effort, NetworkCost, effort, network_cost
 from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically

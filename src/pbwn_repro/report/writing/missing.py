@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pbwn_repro.catalog import ARTEFACTS, Scale, TrainedArtefact
-from pbwn_repro.data.names import original
+from pbwn_repro.data import original
 from pbwn_repro.report.model import Report, Section
 from pbwn_repro.report.writing.price import hours, price
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from pbwn_repro.data import DamagedFileError, MemorySplit
-from pbwn_repro.data.caching import load_cached
-from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.cache import Decoded, Store, cache_root, load_cached, read_decoded, write_decoded
+from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.store import Decoded, Store, cache_root, read_decoded, write_decoded
 
 
 @pytest.fixture

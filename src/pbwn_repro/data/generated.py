@@ -1,34 +1,46 @@
-"""Made pictures of the right shape: nothing to download, the same on every machine, and learnable."""
+"""Sets that are always here: scikit-learn's digits, and images made by a formula in the shape of any other set."""
 
 from __future__ import annotations
 
 import torch
 
-from pbwn_repro.data.datasets import DataSet
+from pbwn_repro.data.batches import generator
 from pbwn_repro.data.errors import UnknownSetError
-from pbwn_repro.data.known_sets import KNOWN_SETS
-from pbwn_repro.data.randomness import generator
-from pbwn_repro.data.splits import MemorySplit
+from pbwn_repro.data.published import DIGITS, KNOWN_SETS
+from pbwn_repro.data.splits import DataSet, MemorySplit
 
+DIGITS_TEST_COUNT = 360
 PREFIX = "synthetic:"
 STORED_PREFIX = "synthetic-"  # in a configuration, whose name is part of a folder's
-# Shape, number of classes, pictures in train and in test.
+# Shape, number of classes, images in train and in test.
 SHAPES = {
     **{name: (known.image_shape, len(known.classes), 1_000, 500) for name, known in KNOWN_SETS.items()},
     "digits": ((1, 8, 8), 10, 1_000, 500),
     "imagenet": ((3, 224, 224), 1_000, 64, 32),
-    # Few and small, for networks that are slow.
+    # Few and small, for models that are slow.
     "tiny10": ((3, 16, 16), 10, 80, 16),
     "tiny100": ((3, 16, 16), 100, 80, 16),
 }
 CELLS = 4
-PICTURES_PER_CLASS = 8
+IMAGES_PER_CLASS = 8
+
+
+def load_digits() -> DataSet:
+    """Return 1,797 digits of 8x8 pixels, their 17 grey levels spread over 0..255, always divided alike."""
+    from sklearn import datasets
+
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    images = (torch.from_numpy(pixels) * 255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
+    everything = MemorySplit(images, torch.from_numpy(labels).long())
+    order = torch.randperm(len(everything), generator=generator(0, "digits: train and test"))
+    train, test = everything.subset(order[DIGITS_TEST_COUNT:]), everything.subset(order[:DIGITS_TEST_COUNT])
+    return DataSet("digits", {"train": train, "test": test}, DIGITS, "scikit-learn")
 
 
 def make_synthetic(name: str) -> DataSet:
-    """Return made pictures in the shape of a set: a pattern of 4x4 coloured cells for each class, under noise.
+    """Return images in the shape of a set: a pattern of 4x4 coloured cells for each class, under noise.
 
-    Whole numbers throughout, so that the digest is the same everywhere. Where there are too few pictures for all
+    Integers throughout, so that the digest is the same on every machine. Where there are too few images for all
     classes, only the first classes occur.
     """
     if name not in SHAPES:
@@ -39,7 +51,7 @@ def make_synthetic(name: str) -> DataSet:
             remedy="Choose one of these.",
         )
     shape, classes, *counts = SHAPES[name]
-    occurring = min(classes, counts[0] // PICTURES_PER_CLASS)
+    occurring = min(classes, counts[0] // IMAGES_PER_CLASS)
     cells = torch.randint(-64, 65, (occurring, shape[0], CELLS, CELLS), generator=generator(0, f"{name}/patterns"))
     patterns = cells.repeat_interleave(shape[1] // CELLS, 2).repeat_interleave(shape[2] // CELLS, 3)
     splits = {}

@@ -1,4 +1,4 @@
-"""Image folders: pictures of any size, decoded when needed, by this process or by workers."""
+"""Image folders: images of any size, decoded when needed, by this process or by workers."""
 
 import shutil
 
@@ -44,7 +44,7 @@ def test_the_digest_survives_a_move_and_notices_another_file(folder, tmp_path):
     assert load(f"folder:{moved}").digest != digest
 
 
-def test_pixels_are_those_of_the_picture(tmp_path, make):
+def test_pixels_are_those_of_the_image(tmp_path, make):
     folder = tmp_path / "lossless"
     expected = make.pixels(2, 3, 16)
     for part in ("train", "test"):
@@ -55,7 +55,7 @@ def test_pixels_are_those_of_the_picture(tmp_path, make):
     assert torch.equal(batch.images, torch.from_numpy(expected) / 255)
 
 
-def test_a_grey_picture_becomes_three_equal_channels(tmp_path, make):
+def test_a_grey_image_becomes_three_equal_channels(tmp_path, make):
     for part in ("train", "val"):
         (tmp_path / part / "a").mkdir(parents=True)
         (tmp_path / part / "a" / "0.png").write_bytes(make.encoded(make.pixels(1, 1, 16)[0]))
@@ -80,16 +80,16 @@ def test_an_epoch_is_the_batches_of_its_steps_whoever_decodes(folder, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_picture_that_cannot_be_decoded_is_named(folder, workers):
+def test_an_image_that_cannot_be_decoded_is_named(folder, workers):
     broken = folder / "train" / "dog" / "2.JPEG"
     broken.write_bytes(broken.read_bytes()[:200])
     split = load(f"folder:{folder}").train
     batches = Batches(split, augmentations.imagenet_evaluation(32, 36), batch_size=12, workers=workers)
-    with pytest.raises(DamagedFileError, match=r"^\S*dog/2.JPEG: expected a picture, found 200 bytes"):
+    with pytest.raises(DamagedFileError, match=r"^\S*dog/2.JPEG: expected an image, found 200 bytes"):
         list(batches.epoch(0))
 
 
-def test_pictures_of_many_sizes_need_a_crop(folder):
+def test_images_of_many_sizes_need_a_crop(folder):
     batches = Batches(load(f"folder:{folder}").train, augmentations.unit_range(), batch_size=12)
     with pytest.raises(DataError, match=r"like the others of its batch.*Use an augmentation with a crop"):
         batches.batch(0, 0)
@@ -106,7 +106,7 @@ def add_class(folder):
 def empty_class(folder):
     shutil.rmtree(folder / "train" / "owl")
     (folder / "train" / "owl").mkdir()
-    (folder / "train" / "owl" / "notes.txt").write_text("no picture")
+    (folder / "train" / "owl" / "notes.txt").write_text("no image")
 
 
 def remove_val(folder):
@@ -122,8 +122,8 @@ def remove_all(folder):
     [
         (remove_class, r"val: expected the 3 class folders of \S*train, found 2 class folders, no dog"),
         (add_class, "found 4 class folders, also emu"),
-        (empty_class, r"owl: expected pictures \(.jpeg.*found none"),
-        (remove_val, "val: expected a folder with one folder of pictures for each class, found no such folder"),
+        (empty_class, r"owl: expected images \(.jpeg.*found none"),
+        (remove_val, "val: expected a folder with one folder of images for each class, found no such folder"),
         (remove_all, "train: expected a folder"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -138,5 +138,5 @@ def test_a_subset_keeps_files_and_labels_together(folder):
     split = load(f"folder:{folder}").train
     chosen = split.subset(torch.tensor([9, 1]))
     assert chosen.labels.tolist() == [2, 0]
-    picture = numpy.array(Image.open(folder / "train" / "owl" / "1.JPEG"))
-    assert torch.equal(chosen.read(torch.tensor([0]))[0], torch.from_numpy(picture).permute(2, 0, 1))
+    image = numpy.array(Image.open(folder / "train" / "owl" / "1.JPEG"))
+    assert torch.equal(chosen.read(torch.tensor([0]))[0], torch.from_numpy(image).permute(2, 0, 1))

