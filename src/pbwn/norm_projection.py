@@ -156,6 +156,7 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
+    paths.refuse_misfits(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
     Batch(selection.constrained, constraint, radii, backend="torch").project_(look=True)  # once: not worth compiling
