@@ -123,11 +123,12 @@ class TorchPath:
             return
         dots = torch.zeros_like(self._norms)
         workspace = self._norms.new_empty(max(rows.largest for rows in self._rows))
+        one = self._norms.new_ones(1)
         members = list(zip(self._rows, gradients, dots.split(self._counts), strict=True))
         for rows, gradient, out in members:
             rows.measure_()
             if gradient is not None:
-                rows.dot(gradient, workspace, out)
+                rows.dot(gradient, workspace, one, out)
         self._combine_(self._norms, dots)
         unsafe = self._unsafe(dots) if self.can_look and self._is_cpu else []
         dots.div_(self._norms).div_(self._norms).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
@@ -167,7 +168,6 @@ class Rows:
             for block, part in self._cut(rows, norms.view(rows.shape[: entry.axes.neuron_dims]))
         ]
         self._measure = [_measuring(block, part) for block, part, _ in self._views]
-        self._one = norms.new_ones(1)
         self.largest = max(block.numel() for block, _, _ in self._views)
 
     def measure_(self) -> None:
@@ -180,14 +180,17 @@ class Rows:
         for rows, _, factors in self._views:
             rows.mul_(factors)
 
-    def dot(self, gradient: Tensor, workspace: Tensor, out: Tensor) -> None:
-        """Write the inner product of each row with its gradient, through a workspace for their products."""
+    def dot(self, gradient: Tensor, workspace: Tensor, one: Tensor, out: Tensor) -> None:
+        """Write the inner product of each row with its gradient, through a workspace for their products.
+
+        `one` is a 1 in the workspace's dtype.
+        """
         for (rows, norms, _), gradients, dots in self._beside(gradient, out):
             products = workspace.narrow(0, 0, rows.numel()).view(rows.shape)
             if torch.result_type(rows, gradients) == workspace.dtype:
                 torch.mul(rows, gradients, out=products)
-            else:  # the product of two half-precision elements would be rounded to half precision
-                torch.mul(rows, self._one, out=products).mul_(gradients)
+            else:  # of two half-precision tensors, the product would be rounded to half precision
+                torch.mul(rows, one, out=products).mul_(gradients)
             torch.sum(products, tuple(range(norms.ndim, rows.ndim)), out=dots)
 
     def subtract_from_(self, gradient: Tensor, multiples: Tensor) -> None:
