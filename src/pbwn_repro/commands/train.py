@@ -37,7 +37,7 @@ def train(
     method: Annotated[
         str | None,
         option(
-            "normal, wn, pbwn (default), pbwn-riem, pbwn-epoch, pbwn-t<k> or max-norm.",
+            "normal, unit-start, wn, pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-riem-nxn or max-norm-<c>.",
             metavar="NAME",
             completion=completing(*METHODS),
         ),
