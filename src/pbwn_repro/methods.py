@@ -15,6 +15,7 @@ import pbwn
 from pbwn_repro.models import Scheme, scheme
 
 Scope = Literal["paper", "authors"]
+Init = Literal["paper", "authors", "lecun"]
 
 
 @dataclass(frozen=True)
@@ -174,12 +175,13 @@ def layers(network: str, scope: Scope = "paper") -> dict[str, Any]:
     return {"output_layer": "classifier"}
 
 
-def start(network: str, method_name: str, init: Scope = "paper") -> dict[str, Any]:
+def start(network: str, method_name: str, init: Init = "paper") -> dict[str, Any]:
     """How a network's weights start, as arguments of `models.build`.
 
     "paper": as the paper states for the network, the same for all methods. "authors": as in their code, where the
-    initialiser matched exact type names and passed over the layers of some methods, which kept torch's uniform start
-    (and, in the ResNets, the biases of their convolutions) while the network they were compared with had He's.
+    initialiser matched exact type names and passed over the layers of some methods, which kept Torch7's uniform start
+    (and, in the ResNets, the biases of their convolutions) while the network they were compared with had He's. "lecun":
+    the paper's, with LeCun's start for the weights, which the paper cites and which has rows of norm 1.
     """
     usual = scheme(network, init)
     chosen = method(method_name)
