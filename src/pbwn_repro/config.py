@@ -101,7 +101,8 @@ class RunConfig(Part):
     Args:
         model: a name of `pbwn_repro.models`, with its own options in `model_options`.
         method: a name of `pbwn_repro.methods`.
-        init: the initialisation that the paper states for all methods, or the authors' own, which differs by method.
+        init: the initialisation that the paper states for all methods, the authors' own, which differs by method, or
+            LeCun's, whose rows have norm 1.
         scope: the layers that the paper, or the authors' code, constrains.
         epochs: the length of the run; `steps` instead for runs that count iterations.
         batch_size: examples of a step, over all processes and accumulated parts.
@@ -116,7 +117,7 @@ class RunConfig(Part):
     model_options: dict[str, Any] = {}
     data: Data
     method: str
-    init: Literal["paper", "authors"] = "paper"
+    init: methods.Init = "paper"
     scope: Literal["paper", "authors"] = "paper"
     optimizer: Annotated[SGD | Adam, Field(discriminator="kind")] = SGD()
     schedule: Annotated[Constant | Steps | Exponential | LinearTail, Field(discriminator="kind")] = Constant()

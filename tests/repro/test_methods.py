@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils.flop_counter import FlopCounterMode
 
 import pbwn
 from pbwn_repro import models
 from pbwn_repro.methods import layers, method, names, start
 
-ALL = [*names(), "pbwn-t20"]
+ALL = [*names(), "pbwn-t20", "max-norm-0.5"]
 
 
 def small(network):
@@ -79,12 +80,15 @@ def test_a_step_of_each_method_leaves_its_weights_where_it_promises(name):
     model, optimizer, projection = attached(name, "resnet-20")
     model(torch.randn(2, 3, 32, 32)).square().mean().backward()
     optimizer.step()
-    deviation = float((model.conv.weight.detach().flatten(1).norm(dim=1) - 1).abs().max())
-    if name in ("pbwn", "pbwn-riem"):
+    norms = model.conv.weight.detach().flatten(1).norm(dim=1)
+    deviation = float((norms - 1).abs().max())
+    if name in ("pbwn", "pbwn-riem", "pbwn-riem-nxn"):
         assert deviation < 1e-5
+    elif name == "max-norm-0.5":  # most rows of He's start are longer
+        assert float(norms.max()) == pytest.approx(0.5, abs=1e-5)
     elif name != "wn":  # behind batch normalisation the scale of WN gets no gradient and stays at 1
         assert deviation > 1e-5
-    assert (projection is None) is (name in ("normal", "wn"))
+    assert (projection is None) is (name in ("normal", "unit-start", "wn"))
     if method(name).projects_after_each_epoch:
         projection.project()
         assert projection.check().largest_deviation < 1e-5
@@ -109,9 +113,46 @@ def test_normal_and_pbwn_start_from_the_same_weights():
         torch.testing.assert_close(one, other, msg=name)
 
 
-def test_max_norm_bounds_the_weights():
-    _, _, projection = attached("max-norm", "resnet-20")
-    assert projection.constraint == pbwn.MaxNorm(3.0)
+@pytest.mark.parametrize("network", ["mlp", "resnet-20"])
+def test_unit_start_is_normal_training_from_projected_weights(network):
+    runs = []
+    for name in ("unit-start", "normal"):
+        model, optimizer, projection = attached(name, network)
+        if name == "normal":
+            pbwn.project_(model, **layers(network))
+        for _ in range(2):
+            batch = torch.linspace(-1, 1, 2 * 3 * 32 * 32 if network != "mlp" else 2 * 32 * 32).view(2, -1, 32, 32)
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+        assert projection is None
+        runs.append(dict(model.named_parameters()))
+    for name, weight in runs[0].items():
+        assert torch.equal(weight, runs[1][name]), name
+
+
+@pytest.mark.parametrize("network", ["mlp", "resnet-20"])
+def test_the_n_by_n_form_of_the_riemannian_gradient_is_the_same_gradient(network):
+    steps, products = [], []
+    for name in ("pbwn-riem", "pbwn-riem-nxn"):
+        model, optimizer, _ = attached(name, network)
+        model.to(memory_format=torch.channels_last)
+        batch = torch.linspace(-1, 1, 2 * 3 * 32 * 32 if network != "mlp" else 2 * 32 * 32).view(2, -1, 32, 32)
+        model(batch).square().mean().backward()
+        with FlopCounterMode(display=False) as counter:
+            optimizer.step()
+        products.append(counter.get_total_flops())
+        steps.append({name: weight.grad for name, weight in model.named_parameters()})
+        shapes = [weight.tensor.shape for weight in pbwn.select(model, **layers(network)).constrained]
+    for name, gradient in steps[0].items():
+        torch.testing.assert_close(gradient, steps[1][name], rtol=1e-4, atol=1e-6, msg=name)
+    assert products == [0, sum(4 * shape[0] ** 2 * shape[1:].numel() for shape in shapes)]
+
+
+@pytest.mark.parametrize(("name", "limit"), [("max-norm", 3.0), ("max-norm-2", 2.0), ("max-norm-0.5", 0.5)])
+def test_max_norm_bounds_the_weights(name, limit):
+    _, _, projection = attached(name, "resnet-20")
+    assert projection.constraint == pbwn.MaxNorm(limit)
 
 
 def norm_of_first_convolution(network, name, init):
@@ -140,8 +181,9 @@ def test_the_authors_start_differs_by_method_as_in_their_code():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pbnw", r"unknown method 'pbnw': did you mean 'pbwn'\? There is normal, wn, .* and pbwn-t<k>"),
+        ("pbnw", r"unknown method 'pbnw': did you mean 'pbwn'\? There is normal, wn, .*, pbwn-t<k> .* max-norm-<c>"),
         ("pbwn-t0", "unknown method 'pbwn-t0'"),
+        ("max-norm-0", "unknown method 'max-norm-0'"),
         ("adam", "There is normal"),
     ],
 )

@@ -20,6 +20,21 @@ Only = Mapping[str, Collection[str]]
 
 
 @dataclass(frozen=True)
+class Control:
+    """A row of ours that the paper does not have: made only if `--only` names it, and shown below the paper's rows.
+
+    Args:
+        name: what `--only` calls it; `title` is that of its row.
+        like: the value of the axis whose configuration it has, but for `changes`.
+    """
+
+    name: str
+    title: str
+    like: Value
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Axis:
     """One thing that differs between the runs of an artefact.
 
@@ -28,17 +43,25 @@ class Axis:
         values: what it may be, in the order of the paper.
         role: rows and columns make cells; of what is searched, a cell shows the best; of a variant, the first value is
             the artefact, the others are made only if asked for, and shown beside it.
+        controls: rows of ours beside the paper's.
     """
 
     name: str
     values: tuple[Value, ...]
     role: Literal["row", "column", "searched", "variant"]
+    controls: tuple[Control, ...] = ()
+
+    @property
+    def known(self) -> tuple[Value, ...]:
+        """All values that may be asked for, the controls too."""
+        return (*self.values, *(control.name for control in self.controls))
 
 
 # What a shown value is averaged over or chosen from: runs that differ in it cannot stand beside each other.
 OBSERVED_BY: Mapping[str, str] = {"training_loss": "log_every", "best_test_error": "evaluate_every"}
 
 INIT = Axis("init", ("paper", "authors"), "variant")
+UNIT_START = Control("unit-start", "Unit start", "normal", {"method": "unit-start"})
 
 
 @dataclass(frozen=True)
@@ -103,18 +126,29 @@ class TrainedArtefact(Artefact):
             home = self.home(labels) if self.home else self.name
             for seed in range(1, count + 1):
                 if _kept({**labels, "seed": seed}, only or {}):
-                    wishes = {**self.wishes(labels, scale), "seed": seed}
+                    wishes = {**self._wishes(labels, scale), "seed": seed}
                     found.append(Plan(home, scale, {**labels, "seed": seed}, wishes))
         return found
 
     def combinations(self, scale: Scale, only: Only) -> Iterator[Labels]:
-        """All values of the axes together; of a variant the first alone, unless `only` names it."""
+        """All values of the axes together; variants but the first, and controls, only where `only` names their axis."""
         axes = self.axes(scale)
         choices = [
-            axis.values[:1] if axis.role == "variant" and axis.name not in only else axis.values for axis in axes
+            axis.known if axis.name in only else axis.values[:1] if axis.role == "variant" else axis.values
+            for axis in axes
         ]
         for values in itertools.product(*choices):
             yield dict(zip((axis.name for axis in axes), values, strict=True))
+
+    def _wishes(self, labels: Labels, scale: Scale) -> Mapping[str, Any]:
+        """The configuration of a combination; that of a control is another row's with some changes."""
+        like, changes = dict(labels), dict[str, Any]()
+        for axis in self.axes(scale):
+            for control in axis.controls:
+                if labels[axis.name] == control.name:
+                    like[axis.name] = control.like
+                    changes.update(control.changes)
+        return {**self.wishes(like, scale), **changes}
 
 
 @dataclass(frozen=True)
@@ -124,10 +158,12 @@ class MeasuredArtefact(Artefact):
     Args:
         measurement: the name of what makes it, in `pbwn_repro.measurements`.
         options: what it is made with at a scale.
+        earlier: options of earlier protocols, whose measurements are shown where there is none of the present one.
     """
 
     measurement: str = ""
     options: Callable[[Scale], Mapping[str, Any]] = lambda scale: {}
+    earlier: Callable[[Scale], tuple[Mapping[str, Any], ...]] = lambda scale: ()
 
 
 def identity(config: RunConfig) -> str:

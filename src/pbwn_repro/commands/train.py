@@ -37,7 +37,7 @@ def train(
     method: Annotated[
         str | None,
         option(
-            "normal, wn, pbwn (default), pbwn-riem, pbwn-epoch, pbwn-t<k> or max-norm.",
+            "normal, unit-start, wn, pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-riem-nxn or max-norm-<c>.",
             metavar="NAME",
             completion=completing(*METHODS),
         ),
@@ -51,7 +51,8 @@ def train(
     labels: Annotated[int | None, option("Number of labeled examples, for the ladder.")] = None,
     seed: Annotated[int | None, option("Seed of everything random (default 1).")] = None,
     init: Annotated[
-        Literal["paper", "authors"] | None, option("Initialisation as the paper states, or as in the authors' code.")
+        Literal["paper", "authors", "lecun"] | None,
+        option("Initialisation as the paper states, as in the authors' code, or LeCun's."),
     ] = None,
     scope: Annotated[
         Literal["paper", "authors"] | None, option("Layers that the paper, or the authors' code, constrains.")

@@ -16,20 +16,24 @@ class Scheme:
 
     Args:
         convolution: 'he-fan-out' is normal with standard deviation sqrt(2 / (kernel area * output channels)) and zero
-            bias (He et al. 2015); 'uniform-fan-in' is uniform within +-1/sqrt(fan_in), bias too (LeCun et al. 1998,
-            the default of Torch7 and of torch).
-        linear_bias: 'zero' or 'uniform-fan-in'. Linear weights are 'uniform-fan-in' in every network of the paper.
+            bias (He et al. 2015); 'uniform-fan-in' is uniform within +-1/sqrt(fan_in), bias too: the default of Torch7
+            and of torch, with rows of norm 0.58; 'lecun' is normal with standard deviation 1/sqrt(fan_in) (LeCun et al.
+            1998, which the paper cites for Torch7's), with rows of norm 1.
+        linear_bias: 'zero' or 'uniform-fan-in'.
         bn_scale: 'one', or Torch7's default 'uniform' within (0, 1). The shift of BN starts at zero.
+        linear: 'uniform-fan-in', as in every network of the authors' code, or 'lecun'.
     """
 
-    convolution: Literal["he-fan-out", "uniform-fan-in"] = "he-fan-out"
+    convolution: Literal["he-fan-out", "uniform-fan-in", "lecun"] = "he-fan-out"
     linear_bias: Literal["zero", "uniform-fan-in"] = "zero"
     bn_scale: Literal["one", "uniform"] = "one"
+    linear: Literal["uniform-fan-in", "lecun"] = "uniform-fan-in"
 
     def __post_init__(self) -> None:
-        one_of("Scheme", "convolution", self.convolution, ("he-fan-out", "uniform-fan-in"))
+        one_of("Scheme", "convolution", self.convolution, ("he-fan-out", "uniform-fan-in", "lecun"))
         one_of("Scheme", "linear_bias", self.linear_bias, ("zero", "uniform-fan-in"))
         one_of("Scheme", "bn_scale", self.bn_scale, ("one", "uniform"))
+        one_of("Scheme", "linear", self.linear, ("uniform-fan-in", "lecun"))
 
 
 @torch.no_grad()
@@ -44,12 +48,12 @@ def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator |
             if scheme.convolution == "he-fan-out":
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
             else:
-                _uniform_fan_in(module.weight, module.weight, generator)
+                _start_weight(module.weight, scheme.convolution, generator)
             if module.bias is not None:
-                start = "zero" if scheme.convolution == "he-fan-out" else "uniform-fan-in"
+                start = "uniform-fan-in" if scheme.convolution == "uniform-fan-in" else "zero"
                 _start_bias(module.bias, module.weight, start, generator)
         elif isinstance(module, nn.Linear):
-            _uniform_fan_in(module.weight, module.weight, generator)
+            _start_weight(module.weight, scheme.linear, generator)
             _start_bias(module.bias, module.weight, scheme.linear_bias, generator)
         elif isinstance(module, _BatchNorm) and module.affine:
             if scheme.bn_scale == "one":
@@ -57,6 +61,13 @@ def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator |
             else:
                 module.weight.uniform_(0.0, 1.0, generator=generator)
             module.bias.zero_()
+
+
+def _start_weight(weight: torch.Tensor, start: str, generator: torch.Generator | None) -> None:
+    if start == "lecun":
+        weight.normal_(0.0, weight[0].numel() ** -0.5, generator=generator)
+    else:
+        _uniform_fan_in(weight, weight, generator)
 
 
 def _start_bias(bias: torch.Tensor, weight: torch.Tensor, start: str, generator: torch.Generator | None) -> None:

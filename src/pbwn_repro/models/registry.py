@@ -64,11 +64,19 @@ def names() -> tuple[str, ...]:
 
 
 def scheme(name: str, init: str = "paper") -> Scheme:
-    """The initialisation of the network `name`: 'paper', or 'authors' for the published code's 'Normal' network."""
+    """The initialisation of the network `name`.
+
+    'paper', or 'authors' for the published code's 'Normal' network; 'lecun' is the paper's, but LeCun's for weights.
+    """
     family, _ = _find(name)
-    if init not in ("paper", "authors"):
-        raise ValueError(f"init={init!r} is unknown: choose 'paper' or 'authors', or pass a Scheme")
-    return family.paper if init == "paper" else family.authors
+    known = {
+        "paper": family.paper,
+        "authors": family.authors,
+        "lecun": replace(family.paper, convolution="lecun", linear="lecun"),
+    }
+    if init not in known:
+        raise ValueError(f"init={init!r} is unknown: choose 'paper', 'authors' or 'lecun', or pass a Scheme")
+    return known[init]
 
 
 def build(

@@ -101,7 +101,13 @@ def test_networks_learn(train):
     assert result["test_error"] < 40
 
 
-@pytest.mark.parametrize("method", ["normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch", "pbwn-t5", "max-norm"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("normal", "unit-start", "wn", "max-norm-1"),
+        *("pbwn", "pbwn-riem", "pbwn-riem-nxn", "pbwn-epoch", "pbwn-t5"),
+    ],
+)
 def test_the_exported_model_is_plain_and_keeps_the_promise_of_its_method(train, method):
     result, folder, _ = train(method=method, epochs=2, batch_size=288, checkpoint_every=None, evaluate_every=None)
     metadata, weights = exported(folder)

@@ -23,6 +23,7 @@ def batch_normalisations(model: nn.Module) -> list[nn.Module]:
     [
         ("mlp", "paper", Scheme(UNIFORM, UNIFORM, "one")),
         ("mlp", "authors", Scheme(UNIFORM, UNIFORM, "one")),
+        ("mlp", "lecun", Scheme("lecun", UNIFORM, "one", "lecun")),
         ("inception", "paper", Scheme(UNIFORM, "zero", "one")),
         ("inception", "authors", Scheme(UNIFORM, "zero", "uniform")),
         ("vgg-e", "paper", Scheme(HE, "zero", "one")),
@@ -53,6 +54,15 @@ def test_he_fan_out_has_the_standard_deviation_of_its_formula_and_no_bias() -> N
         # The standard error of a standard deviation of n numbers is sigma / sqrt(2n).
         assert abs(module.weight.std() / expected - 1) < 5 / (2 * module.weight.numel()) ** 0.5
         assert not module.bias.any()
+
+
+def test_lecuns_start_has_rows_of_norm_one_and_torch7s_of_norm_058() -> None:
+    for init, expected in (("lecun", 1.0), ("paper", 3**-0.5)):
+        torch.manual_seed(0)
+        norms = torch.cat(
+            [each.weight.norm(dim=1) for each in build("mlp", init=init).modules() if hasattr(each, "weight")]
+        )
+        assert norms.square().mean().sqrt().item() == pytest.approx(expected, rel=0.01)
 
 
 def test_uniform_fan_in_fills_the_interval_of_its_formula_for_weight_and_bias() -> None:

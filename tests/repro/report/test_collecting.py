@@ -118,6 +118,34 @@ def test_a_variant_is_a_section_of_its_own(tmp_path):
     assert len({plot.name for each in report.sections for plot in each.plots}) == 8
 
 
+def test_a_control_is_a_row_of_its_own_below_the_papers_and_in_no_cell_of_them(tmp_path):
+    write_seeds(tmp_path, "table-3", [12.0], "short", method="normal", depth=20, init="paper")
+    missing = section(collect(tmp_path), "table-3", "short").missing
+    write_seeds(tmp_path, "table-3", [11.5], "short", method="normal-lr-0.2", depth=20, init="paper")
+    write_seeds(tmp_path, "table-3", [11.0], "short", method="unit-start", depth=20, init="paper")
+    report = collect(tmp_path)
+    assert not report.left_out
+    found = section(report, "table-3", "short")
+    assert found.table.rows[-2:] == ("Normal, learning rate 0.2", "Unit start")
+    values = {row: found.table.cells[row, "Res-20"].ours for row in ("BaseLine", *found.table.rows[-2:])}
+    assert [each.values for each in values.values()] == [(12.0,), (11.5,), (11.0,)]
+    assert found.table.cells["Unit start", "Res-20"].paper is None
+    assert found.missing == missing  # what the paper has no row for is not part of the protocol
+    configs = {run.labels["method"]: run.config for run in found.runs}
+    assert (configs["normal-lr-0.2"].method, configs["normal-lr-0.2"].optimizer.lr) == ("normal", 0.2)
+    assert (configs["unit-start"].method, configs["unit-start"].optimizer.lr) == ("unit-start", 0.1)
+
+
+def test_the_controls_of_figure_2_search_as_the_methods_do_and_starts_are_variants(tmp_path):
+    assert len(plans("figure-2a", method="unit-start")) == 5
+    write_seeds(tmp_path, "figure-2b", [2.0], interval=1, init="lecun")
+    write_seeds(tmp_path, "figure-2b", [2.5], interval=50, init="lecun")
+    report = collect(tmp_path)
+    assert not report.left_out
+    rows = section(report, "figure-2b", init="lecun").table
+    assert [rows.cells[f"T = {t}", "test error (%)"].ours.mean for t in (1, 50)] == [2.0, 2.5]
+
+
 def test_jpeg_copies_count_as_the_pictures_and_a_note_says_so(tmp_path):
     [plan] = plans("table-3", method="pbwn", depth=20, init="paper")
     write_run(tmp_path, plan, data="cifar10-jpeg")
@@ -206,12 +234,12 @@ def test_a_search_is_drawn_over_the_seeds_that_all_settings_have_and_says_where_
 
 def test_commands_name_the_copy_and_the_seeds_of_the_runs(tmp_path):
     for interval in (1, 10, 20, 50, 100):
-        for plan in plans("figure-2b", seeds=2, interval=interval, sizes="paper"):
-            if interval > 1 or plan.labels["seed"] == 2:
+        for plan in plans("figure-2b", seeds=6, interval=interval, sizes="paper"):
+            if interval > 1 or plan.labels["seed"] > 1:
                 write_run(tmp_path, plan)
     assert command(section(collect(tmp_path), "figure-2b")) == "pbwn reproduce figure-2b --scale paper"
     write_run(tmp_path, plans("figure-2b", interval=1, sizes="paper")[0])
-    assert command(section(collect(tmp_path), "figure-2b")) == "pbwn reproduce figure-2b --scale paper --seeds 2"
+    assert command(section(collect(tmp_path), "figure-2b")) == "pbwn reproduce figure-2b --scale paper --seeds 6"
     [plan] = plans("table-4", method="pbwn", depth=20, init="authors")
     write_run(tmp_path, plan, data="cifar100-jpeg")
     words = "pbwn reproduce table-4 --scale paper --only init=authors --data cifar100=hf:FOLDER"

@@ -56,7 +56,7 @@ def _at_the_papers_best(cells: Cells, prefix: str, time: Time) -> tuple[Plot, ..
 def _names(cells: Cells) -> dict[str, str]:
     """What curves are called: by the method or the interval, also where the paper's table has another word."""
     [axis] = cells.protocol.with_role("row")
-    return {str(value): row_title(axis, value) for value in axis.values}
+    return {str(value): row_title(axis, value) for value in axis.known}
 
 
 def _place(cells: Cells, value: str) -> str:

@@ -33,7 +33,6 @@ class Cells:
     def __init__(self, protocol: Protocol, runs: Sequence[Labelled]) -> None:
         """Choose the best setting of each cell."""
         self.protocol = protocol
-        self.layout: Layout = layout(protocol)
         self.searched = protocol.with_role("searched")
         self.measure = MEASURES[SEARCHED_BY[protocol.artefact.value]]
         [row], columns = protocol.with_role("row"), protocol.with_role("column")
@@ -41,6 +40,7 @@ class Cells:
         for run in runs:
             place = (str(run.labels[row.name]), str(run.labels[columns[0].name]) if columns else "")
             self.runs.setdefault(place, []).append(run)
+        self.layout: Layout = layout(protocol, {row for row, _ in self.runs})
         best = {place: choose(found, self.searched, self.measure) for place, found in self.runs.items()}
         self.chosen: dict[Place, Chosen] = {place: found for place, found in best.items() if found is not None}
         self.stated = self._stated()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pbwn_repro import methods
@@ -41,16 +42,24 @@ class Layout:
         return next((row.title for row in self.rows if row.key == key), key)
 
 
-def layout(protocol: Protocol) -> Layout:
-    """The layout of a trained artefact: that of the paper's table, or its curves with loss and error at the end."""
+def layout(protocol: Protocol, with_runs: Collection[str]) -> Layout:
+    """The layout of a trained artefact: that of the paper's table, or its curves with loss and error at the end.
+
+    Below them stand the controls that have runs.
+    """
     [axis] = protocol.with_role("row")
+    controls = tuple(Row(each.name, each.title) for each in axis.controls if each.name in with_runs)
     paper = TABLES.get(protocol.artefact.name)
     if paper:
-        return Layout(tuple(Row(key, title) for key, title in paper.rows.items()), paper.columns, paper.unit, paper)
-    rows = tuple(Row(str(value), row_title(axis, value)) for value in axis.values)
+        theirs = (Row(key, title) for key, title in paper.rows.items())
+        return Layout((*theirs, *controls), paper.columns, paper.unit, paper)
+    rows = (*(Row(str(value), row_title(axis, value)) for value in axis.values), *controls)
     return Layout(rows, _LOSS_COLUMNS, "training loss and test error (%)", None)
 
 
 def row_title(axis: Axis, value: object) -> str:
     """What the paper calls a row that has no table."""
+    for control in axis.controls:
+        if control.name == value:
+            return control.title
     return f"T = {value}" if axis.name == "interval" else methods.method(str(value)).title

@@ -83,8 +83,8 @@ class Protocol:
     @cached_property
     def _plans(self) -> list[Plan]:
         """A plan for every combination of labels, with the first seed."""
-        variants = {axis.name: [str(value) for value in axis.values] for axis in self.with_role("variant")}
-        return self.artefact.plans(self.scale, seeds=1, only=variants)
+        everything = {axis.name: [str(value) for value in axis.known] for axis in self.axes}
+        return self.artefact.plans(self.scale, seeds=1, only=everything)
 
     @cached_property
     def _identities(self) -> dict[str, dict[str, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ _SHOW: Mapping[str, Callable[[str, Mapping[str, Any]], Shown]] = {
 
 def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tuple[Section | None, dict[Path, str]]:
     """The section of a measurement at a scale, if there is one; and the folders that were left out, with the reason."""
-    options = json.loads(json.dumps(dict(artefact.options(scale))))
-    wanted = folder_of(root, artefact.name, scale, artefact.measurement, options)
-    found: Section | None = None
+    protocols = (artefact.options(scale), *artefact.earlier(scale))
+    wanted = [folder_of(root, artefact.name, scale, artefact.measurement, options).path.name for options in protocols]
+    found: dict[str, Section] = {}
     left_out: dict[Path, str] = {}
     place = root / artefact.name / scale
     for path in sorted(place.iterdir()) if place.is_dir() else ():
@@ -39,12 +38,14 @@ def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tu
             own = folder_of(root, artefact.name, scale, str(config["measurement"]), config["options"])
             if own.path.name != path.name:
                 raise DamageError(f"config.json is not that of this folder: it would be called {own.path.name}")
-            if path.name != wanted.path.name:
-                raise DamageError(f"another protocol: {artefact.name} at scale {scale} is {wanted.path.name}")
-            found = _section(artefact, scale, path)
+            if path.name not in wanted:
+                raise DamageError(f"another protocol: {artefact.name} at scale {scale} is {wanted[0]}")
+            found[path.name] = _section(artefact, scale, path)
         except DamageError as error:
             left_out[path] = str(error)
-    return found, left_out
+    shown, *others = [name for name in wanted if name in found] or [""]
+    left_out |= {place / name: f"an earlier protocol: {shown} is shown" for name in others}
+    return found.get(shown), left_out
 
 
 def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:

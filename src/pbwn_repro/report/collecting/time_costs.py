@@ -7,6 +7,7 @@ from math import isclose
 from statistics import median
 from typing import Any, Literal
 
+from pbwn_repro import methods
 from pbwn_repro.measurements.median import median_with_interval
 from pbwn_repro.paper import TABLES, Claim, Column, Number, claims_on
 from pbwn_repro.paper.criteria import Better, Costs
@@ -39,26 +40,29 @@ def _table(result: Mapping[str, Any]) -> Table:
     """Medians over rounds; the paper's percentages follow from its hours."""
     cells: dict[tuple[str, str], Cell] = {}
     columns: list[str] = []
+    rows = dict(_PAPER.rows)
+    for part in result["networks"].values():
+        rows |= {key: methods.method(key).title for key in part["methods"] if key not in rows}
     for kind, ending in _SHOWN.items():
         for column in _PAPER.columns:
             title = f"{column.title}, {ending}"
             columns.append(title)
-            for key, row in _PAPER.rows.items():
+            for key, row in rows.items():
                 cells[row, title] = Cell(row, title, _ours(result, column.value, key, kind), _paper(key, column, kind))
     return Table(
-        *(tuple(_PAPER.rows.values()), tuple(columns), cells),
+        *(tuple(rows.values()), tuple(columns), cells),
         unit="time over normal training (%), the projection's own time in a step (% of a normal one), and hours",
         ours="median (rounds)",
     )
 
 
-def _ours(result: Mapping[str, Any], network: str, method: str, kind: _Kind) -> Summary | None:
+def _ours(result: Mapping[str, Any], network: str, name: str, kind: _Kind) -> Summary | None:
     part = result["networks"].get(network, {})
-    found = part.get("methods", {}).get(method)
+    found = part.get("methods", {}).get(name)
     if found is None:
         return None
     if kind == "relative":
-        return Summary(tuple(percentages(result, network, method)), found["percent_over_normal"]["value"], None)
+        return Summary(tuple(percentages(result, network, name)), found["percent_over_normal"]["value"], None)
     if kind == "own":
         if not found["projection_seconds"]:
             return None
@@ -68,6 +72,8 @@ def _ours(result: Mapping[str, Any], network: str, method: str, kind: _Kind) -> 
 
 
 def _paper(method: str, column: Column, kind: _Kind) -> Number | None:
+    if method not in _PAPER.rows:
+        return None
     if kind == "relative":
         return Number(_over_normal(method, column))
     return _PAPER.numbers[method, column.title] if kind == "hours" else None

@@ -42,6 +42,9 @@ METHODS: Mapping[str, Stroke] = {
     "PBWN-Riem": Stroke(Tone("pbwn-riem", "#a02c8d", "#e68fd6"), (0, (3, 1.2))),
     "PBWN": Stroke(Tone("pbwn", "#1565c0", "#6fb3ff"), SOLID, 2.0),
     "PBWN-Epoch": Stroke(Tone("pbwn-epoch", "#0a8562", "#3ecf9f"), (0, (1.2, 1.0)), 2.0),
+    "PBWN-Riem, n x n": Stroke(Tone("pbwn-riem-nxn", "#6d3fa8", "#bb98ee"), (0, (3, 1.2, 1.2, 1.2))),
+    "Unit start": Stroke(Tone("unit-start", "#7a5230", "#d3a67d"), (0, (5, 1.6, 1.2, 1.6))),
+    "Normal, learning rate 0.2": Stroke(Tone("normal-twice", "#41464d", "#cdd4db"), (0, (2.4, 1.6))),
     "Max-norm": Stroke(Tone("max-norm", "#8a6d00", "#d9bc4a"), (0, (9, 2))),
 }
 # By the interval T between projections: a tone for each, up to that interval; T = 1 is PBWN itself.
