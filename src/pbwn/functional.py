@@ -78,6 +78,56 @@ def tangent_(gradient: Tensor, weight: Tensor, axes: Axes, *, radii: Tensor | No
     return subtract_rows_(gradient, weight, axes, coefficients)
 
 
+@torch.no_grad()
+def tangent_step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor) -> Tensor:
+    """Remove from each neuron's update u = weight - before the part along its weights, then project, in place.
+
+    w <- R N(w + u - (w·u) w / |w|²), with w the weights before the step. A neuron whose update is zero or not finite
+    stays as it was before; one whose radius is 0 is free and keeps its update.
+
+    >>> tangent_step_(torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 0.0]]), Axes((0,)), 1.0)
+    tensor([[0.7071, 0.7071]])
+    """
+    return _step_(weight, before, axes, radii, None)
+
+
+@torch.no_grad()
+def angle_step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, rate: float | Tensor) -> Tensor:
+    """Take of each neuron's update u = weight - before only its direction, then project, in place.
+
+    w <- R N(w + lr R N(u)): the step turns a neuron by about `rate` radians. A neuron whose update is zero or not
+    finite stays as it was before, and all do where the rate is 0; one whose radius is 0 is free and keeps its update.
+
+    >>> angle_step_(torch.tensor([[1.0, 7.0]]), torch.tensor([[1.0, 0.0]]), Axes((0,)), 1.0, 0.75)
+    tensor([[0.8000, 0.6000]])
+    """
+    return _step_(weight, before, axes, radii, rate)
+
+
+def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, rate: float | Tensor | None) -> Tensor:
+    dtype = wide_dtype(weight)
+    lengths = torch.as_tensor(radii, dtype=dtype, device=weight.device)
+    lengths = lengths.expand(axes.neuron_shape(tuple(weight.shape)))
+    for rows, old, length in blocks(axes.neuron_dims, axes.rows(weight), axes.rows(before), lengths):
+        start = old.to(dtype)
+        update = rows.to(dtype) - start
+        size = _norms(update, axes.neuron_dims)
+        if rate is None:
+            start_size = _norms(start, axes.neuron_dims)
+            dots = (start * update).flatten(axes.neuron_dims).sum(-1)
+            moved = start + update - per_row((dots / start_size / start_size).nan_to_num_(0, 0, 0), start) * start
+        else:
+            moved = start + per_row(rate * length / size, start) * update
+        factors = length / _norms(moved, axes.neuron_dims)
+        projected = moved * per_row(factors, start)
+        stays = (size == 0) | ~size.isfinite() | ~factors.isfinite()
+        if rate is not None:
+            stays = stays | (torch.as_tensor(rate, device=weight.device) == 0)
+        result = projected.where(~per_row(stays, start), start)
+        rows.copy_(result.where(per_row(length > 0, start), rows.to(dtype)))
+    return weight
+
+
 def safe_factors(
     constraint: Constraint, norms: Tensor, radii: float | Tensor | None = None, *, leave_within: float = 0.0
 ) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,6 +41,7 @@ def attach(
     *,
     every: int | None = 1,
     gradient: Literal["ordinary", "riemannian"] = "ordinary",
+    step: Literal["plain", "tangent", "angle"] = "plain",
     constraint: Constraint = _UNIT,
     include: Sequence[str] = (),
     skip: Sequence[str] = (),
@@ -61,6 +63,9 @@ def attach(
         optimizer: the optimizer that trains it, or several; weights that none of them holds are left alone.
         every: project after every so many steps (the paper's interval T); None leaves it to `projection.project()`.
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
+        step: what becomes of the optimizer's update: "plain" leaves it as it is, "tangent" removes its part along each
+            neuron's weights, "angle" takes its direction alone and turns each neuron by about the learning rate, in
+            radians. The last two keep a copy of the constrained weights during each step.
         constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. Rows that
             are zero now stay free of a `UnitNorm`.
         include: patterns of weights to constrain that would be left alone, such as embeddings.
@@ -85,9 +90,15 @@ def attach(
         raise ValueError(f"every is a number of steps from 1 up, or None to project by hand; found {every!r}")
     if gradient not in ("ordinary", "riemannian"):
         raise ValueError(f'gradient is "ordinary" or "riemannian"; found {gradient!r}')
+    if step not in ("plain", "tangent", "angle"):
+        raise ValueError(f'step is "plain", "tangent" or "angle"; found {step!r}')
+    if step != "plain" and every != 1:
+        raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
     _check_constraint(constraint)
     if gradient == "riemannian" and isinstance(constraint, MaxNorm):
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
+    if step != "plain" and isinstance(constraint, MaxNorm):
+        raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if backend not in paths.BACKENDS:
         raise ValueError(f"backend is one of {', '.join(paths.BACKENDS)}; found {backend!r}")
     lack = paths.missing(backend)
@@ -114,6 +125,7 @@ def attach(
         constraint,
         every=None if every is None else int(every),
         gradient=gradient,
+        step=step,
         optimizers=optimizers,
         backend=backend,
     )
@@ -177,6 +189,7 @@ class NormProjection:
         *,
         every: int | None,
         gradient: Literal["ordinary", "riemannian"],
+        step: Literal["plain", "tangent", "angle"] = "plain",
         optimizers: Sequence[Optimizer],
         backend: Backend = "auto",
     ) -> None:
@@ -186,6 +199,7 @@ class NormProjection:
         self._constraint = constraint
         self._every = every
         self._gradient = gradient
+        self._step = step
         self._backend: Backend = backend
         self._radii: dict[str, float | Tensor] = {}
         self._fsdp = dtensor.FsdpModules(model)
@@ -215,6 +229,11 @@ class NormProjection:
     def gradient(self) -> Literal["ordinary", "riemannian"]:
         """The gradient that the optimizer sees."""
         return self._gradient
+
+    @property
+    def step(self) -> Literal["plain", "tangent", "angle"]:
+        """What becomes of the optimizer's updates."""
+        return self._step
 
     @property
     def backend(self) -> Backend:
@@ -342,18 +361,23 @@ class NormProjection:
         return f"<NormProjection: {len(self._selection.constrained):,} weights, {self._settings()}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None) for driver in self._drivers]
+        bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None, before=None) for driver in self._drivers]
         return {**self.__dict__, "_drivers": bare}
 
     def _settings(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
-        return f"{self._constraint}, projected {interval}, {self._gradient} gradient"
+        step = "" if self._step == "plain" else f", {self._step} step (copies the constrained weights)"
+        return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
     def _start(self, optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None, *, project: bool) -> None:
         """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
         weights = self._selection.constrained
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.owner = ref(optimizer)
+            if self._step == "angle":
+                _warn_of_decay(optimizer, driver.weights)
+            if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
+                driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
             if state is None and optimizer.state:
                 driver.find_masters()
         if state is not None:
@@ -373,6 +397,7 @@ class NormProjection:
             weights={weight.name: states.describe(weight.axes) for weight in self._selection.constrained},
             every=self._every,
             gradient=self._gradient,
+            step=self._step,
             steps=[driver.steps for driver in self._drivers],
             projected=[driver.projected for driver in self._drivers],
             radii=self._whole_radii(),
@@ -410,6 +435,9 @@ class NormProjection:
         if not driver.has_begun:
             driver.has_begun = True
             self._refuse_replaced(driver)
+        if self._step != "plain":
+            self._fsdp.reshard()
+            driver.before = self._batch(driver).snapshot()
 
     def _on_gradient(self, driver: _Driver) -> None:
         self._fsdp.reshard()
@@ -421,8 +449,14 @@ class NormProjection:
             driver.find_masters()
         driver.steps += 1
         driver.projected = self._every is not None and driver.steps % self._every == 0
-        if driver.projected:
+        if self._step != "plain":
+            before, driver.before = driver.before, None
+            assert before is not None
+            driver.refuse_half_precision(self._step)
+            self._batch(driver).step_(before, driver.rates() if self._step == "angle" else None)
+        elif driver.projected:
             self._batch(driver).project_()
+        if driver.projected:
             _forget_curvature(driver.optimizer)
 
     def _refuse_replaced(self, driver: _Driver) -> None:
@@ -477,6 +511,7 @@ class _Driver:
     masters: dict[str, Hashable] = field(default_factory=dict)
     has_found_masters: bool = False
     has_begun: bool = False
+    before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
 
     @property
     def is_hooked(self) -> bool:
@@ -506,6 +541,23 @@ class _Driver:
             if weight.name in self.masters
         }
 
+    def rates(self) -> list[float | Tensor]:
+        """The learning rate of each weight: that of its parameter group, as it is now."""
+        optimizer = self.owner()
+        assert optimizer is not None
+        rates = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
+        return [rates[id(weight.tensor)] for weight in self.weights]
+
+    def refuse_half_precision(self, step: str) -> None:
+        """Refuse weights of which most of a small update is rounding, unless the optimizer keeps masters of them."""
+        for weight in self.weights:
+            if weight.tensor.dtype.itemsize < 4 and weight.name not in self.masters:
+                raise TypeError(
+                    f'step="{step}" needs updates that are not lost in rounding, and weight {weight.name!r} is '
+                    f"{weight.tensor.dtype}: keep the model in float32 (with autocast), use an optimizer that keeps "
+                    'float32 master weights in its state, or step="plain"'
+                )
+
     def orphans(self) -> list[ConstrainedWeight]:
         """The weights that its optimizer does not hold any more."""
         optimizer = self.optimizer
@@ -525,6 +577,18 @@ def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tup
     """Those of the weights that an optimizer holds."""
     held = held_by([optimizer])
     return tuple(weight for weight in weights if id(weight.tensor) in held)
+
+
+def _warn_of_decay(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> None:
+    ours = {id(weight.tensor) for weight in weights}
+    for group in optimizer.param_groups:
+        if group.get("weight_decay") and any(id(parameter) in ours for parameter in group["params"]):
+            warnings.warn(
+                f'step="angle" takes the direction of the whole update, and weight_decay={group["weight_decay"]} is '
+                "part of it: set weight_decay=0 for the constrained weights, whose norm is fixed anyway",
+                stacklevel=4,
+            )
+            return
 
 
 def _forget_curvature(optimizer: Optimizer | None) -> None:

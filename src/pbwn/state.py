@@ -26,6 +26,7 @@ class State:
         weights: the neuron axes of each constrained weight, by name.
         every: the interval of projections.
         gradient: the gradient that the optimizer sees.
+        step: what becomes of the optimizer's updates.
         steps: the number of real steps, for each optimizer.
         projected: whether its weights are just projected, for each optimizer.
         radii: one per neuron, of whole weights, where neurons have their own or are free.
@@ -40,6 +41,7 @@ class State:
     projected: list[bool]
     radii: dict[str, Tensor]
     masters: dict[str, Hashable] = field(default_factory=dict)
+    step: str = "plain"
 
     def as_dict(self) -> dict[str, Any]:
         """The fields and the version."""
@@ -100,7 +102,7 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
             raise ValueError(f"the state has no radii for {weight.name}: attach without state= to begin anew")
         if radii is not None and tuple(radii.shape) != weight.axes.neuron_shape(weight.shape):
             raise ValueError(f"the state has radii of shape {tuple(radii.shape)} for {weight.name}, {weight.shape}")
-    settings = [("every", saved.every, current.every), ("gradient", saved.gradient, current.gradient)]
+    settings = [(name, getattr(saved, name), getattr(current, name)) for name in ("every", "gradient", "step")]
     changed = [f"{name}={old!r}, now {new!r}" for name, old, new in settings if old not in ("unknown", new)]
     if changed:
         warnings.warn(f"resumed with other settings than the state was saved with: {'; '.join(changed)}", stacklevel=4)
@@ -119,6 +121,7 @@ def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:
         "every": "unknown",
         "gradient": "unknown",
         "masters": {},
+        "step": "unknown",
         **{name: state[name] for name in ("steps", "projected", "radii")},
     }
 

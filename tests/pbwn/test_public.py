@@ -79,6 +79,7 @@ def test_the_public_names_are_these():
         "rebind",
         "selection",
         "state_dict",
+        "step",
     ]
 
 
@@ -87,6 +88,7 @@ def test_the_arguments_of_attach_and_their_defaults_are_these():
     assert {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY} == {
         "every": 1,
         "gradient": "ordinary",
+        "step": "plain",
         "constraint": pbwn.UnitNorm(1.0),
         "include": (),
         "skip": (),

@@ -23,7 +23,7 @@ from pbwn import functional, text
 from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, misfit
 from pbwn.layout import Whereabouts, is_plain, overlapping
 from pbwn.paths import dtensor
-from pbwn.paths.torch import Entry, FunctionalPath, TorchPath, has_usual_radii, norm_dtype
+from pbwn.paths.torch import Entry, FunctionalPath, Rates, TorchPath, has_usual_radii, norm_dtype
 from pbwn.reasons import SUPPORTED_DTYPES
 from pbwn.selection import ConstrainedWeight
 
@@ -39,6 +39,9 @@ class Path(Protocol):
 
     def tangent_(self) -> None:
         """Make the gradients of all weights tangent in place: equation (7)."""
+
+    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
+        """Apply a step rule to the updates of all weights, and project them."""
 
 
 class Batch:
@@ -105,6 +108,25 @@ class Batch:
             path.tangent_()
         increment_version([tensor.grad for tensor in plan.sharded if tensor.grad is not None])
 
+    @torch.no_grad()
+    def snapshot(self) -> list[Tensor]:
+        """Copies of all weights, as the next step starts from them."""
+        return [tensor.detach().clone() for tensor in self._current_plan().stored]
+
+    @torch.no_grad()
+    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
+        """Apply a step rule to the updates of all weights since a snapshot, and project them.
+
+        `rates` holds the learning rate of each weight for the rule "angle", and is None for "tangent".
+        """
+        plan = self._current_plan()
+        starts = [dtensor.local(old.to(kept.dtype)) for old, kept in zip(before, plan.stored, strict=True)]
+        for path, indices in zip(plan.paths, plan.indices, strict=True):
+            path.step_(
+                [starts[index] for index in indices], None if rates is None else [rates[index] for index in indices]
+            )
+        plan.finish_()
+
     def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:
         """The radii of a weight's neurons, on its device."""
         radii = self._radii.get(weight.name)
@@ -152,11 +174,14 @@ class _Plan:
         members = _members(weights, self.stored, radii)
         taken = _paths(members, backend)
         self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
-        together: dict[tuple[str, Hashable], list[_Member]] = {}
-        for member, path in zip(members, taken, strict=True):
+        together: dict[tuple[str, Hashable], list[int]] = {}
+        for index, (member, path) in enumerate(zip(members, taken, strict=True)):
             if path != "empty":
-                together.setdefault((path, _share(member, path)), []).append(member)
-        self.paths = [_make(path, group, constraint) for (path, _), group in together.items()]
+                together.setdefault((path, _share(member, path)), []).append(index)
+        self.indices = list(together.values())  # of the weights that each path serves
+        self.paths = [
+            _make(path, [members[index] for index in indices], constraint) for (path, _), indices in together.items()
+        ]
 
     def fits(self) -> bool:
         """Whether the weights are the same, and their memory is where it was, laid out as it was.

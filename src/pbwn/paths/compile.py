@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pbwn import functional
 from pbwn.constraint import Constraint
-from pbwn.paths.torch import Entry, is_laid_out_like, tangent_gradient_
+from pbwn.paths.torch import Entry, Rates, is_laid_out_like, tangent_gradient_
 
 
 class CompiledPath:
@@ -21,6 +21,7 @@ class CompiledPath:
         self._constraint = constraint
         self._project = torch.compile(self._project_all, fullgraph=True, dynamic=False)
         self._tangent = torch.compile(self._tangent_all, fullgraph=True, dynamic=False)
+        self._step = torch.compile(self._step_all, fullgraph=True, dynamic=False)
 
     def project_(self, *, look: bool = False) -> None:
         """Project all weights in place: equation (10)."""
@@ -36,6 +37,18 @@ class CompiledPath:
                 gradient = None
             gradients.append(gradient)
         self._tangent(gradients)
+
+    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
+        """Apply a step rule to the updates of all weights, and project them."""
+        # A rate as a tensor: one that is a number would be part of the kernel, and compiled anew when it changes.
+        self._step(before, None if rates is None else [torch.as_tensor(rate) for rate in rates])
+
+    def _step_all(self, before: Sequence[Tensor], rates: Sequence[Tensor] | None) -> None:
+        for index, ((weight, axes, radii), old) in enumerate(zip(self._weights, before, strict=True)):
+            if rates is None:
+                functional.tangent_step_(weight, old, axes, radii)
+            else:
+                functional.angle_step_(weight, old, axes, radii, rates[index])
 
     def _project_all(self) -> None:
         for weight, axes, radii in self._weights:

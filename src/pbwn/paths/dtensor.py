@@ -33,6 +33,12 @@ def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return part
+
+
 def refuse_flattened(model: nn.Module) -> None:
     """Refuse weights that have lost their rows: flattened by FSDP1, or partitioned by ZeRO stage 3."""
     for name, parameter in model.named_parameters():

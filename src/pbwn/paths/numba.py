@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.paths.torch import Entry, is_laid_out_like, tangent_gradient_
+from pbwn.paths.torch import Entry, Rates, is_laid_out_like, tangent_gradient_
 
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
@@ -78,6 +78,12 @@ class NumbaPath:
                 tangent_gradient_(entry)
         self._run(_tangent, self._addresses, gradients, self._radii)
         torch.autograd.graph.increment_version(written)
+
+    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
+        """Apply a step rule to the updates of all weights, and project them."""
+        starts = np.array([old.data_ptr() for old in before], np.int64)
+        turns = np.array([] if rates is None else [float(rate) for rate in rates], np.float64)
+        self._run(_step, self._addresses, starts, self._radii, turns)
 
     def _run(self, loop: Callable[..., None], *arguments: Any) -> None:
         threads = torch.get_num_threads() if self._bytes >= _SHARED_BYTES else 1
@@ -264,3 +270,39 @@ def _tangent(elements, table, addresses, gradients, radii):
                 continue  # tangent already, zero, not finite, or free
             for i in range(row.size):
                 gradient[i] = _narrow(_wide(gradient[i]) - multiple * _wide(row[i]), gradient[i])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+def _step(elements, table, addresses, starts, radii, rates):
+    """Take the tangent part of each update, or its direction times a rate, and project; norms follow from sums."""
+    for line in range(table.shape[0]):
+        for number in range(table[line, _COUNT]):
+            row = _row(elements, table, line, number, addresses)
+            start = _row(elements, table, line, number, starts)
+            radius = radii[table[line, _NEURON] + number]
+            if radius == 0.0:
+                continue  # free
+            squares = along = size = 0.0
+            for i in range(row.size):
+                old = np.float64(_wide(start[i]))
+                update = np.float64(_wide(row[i])) - old
+                squares += old * old
+                along += old * update
+                size += update * update
+            if rates.size:
+                multiple = rates[table[line, _WEIGHT]] * radius / np.sqrt(size)
+                kept = 1.0
+                length = squares + 2.0 * multiple * along + multiple * multiple * size
+            else:
+                multiple = 1.0
+                kept = 1.0 - along / squares
+                length = squares * kept * kept + 2.0 * kept * along + size
+            factor = radius / np.sqrt(length)
+            if not (0.0 < size < np.inf and 0.0 < multiple < np.inf and 0.0 < factor < np.inf):
+                for i in range(row.size):
+                    row[i] = start[i]
+                continue
+            for i in range(row.size):
+                old = np.float64(_wide(start[i]))
+                update = np.float64(_wide(row[i])) - old
+                row[i] = _narrow(factor * (kept * old + multiple * update), row[i])

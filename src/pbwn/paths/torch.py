@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
 # How many squares the CPU may add up, one after the other, before they lose more digits than check() allows. Where
 # elements lie side by side, it does so in eight lanes.
 _LONGEST_CHAIN, _LANES = 160, 8
+
+
+Rates: TypeAlias = "Sequence[float | Tensor] | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,14 @@ class FunctionalPath:
         for entry in self._entries:
             tangent_gradient_(entry)
 
+    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
+        """Apply a step rule to the updates of all weights, and project them."""
+        for index, (entry, old) in enumerate(zip(self._entries, before, strict=True)):
+            if rates is None:
+                functional.tangent_step_(entry.weight, old, entry.axes, entry.row_radii)
+            else:
+                functional.angle_step_(entry.weight, old, entry.axes, entry.row_radii, rates[index])
+
 
 class TorchPath:
     """Weights on one device whose norms are accumulated in one dtype."""
@@ -104,12 +115,9 @@ class TorchPath:
 
         `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
         """
-        for rows in self._rows:
-            rows.measure_()
-        self._combine_(self._norms)
+        self._measure_()
         unsafe = self._unsafe() if self.can_look and (look or self._is_cpu) else []
-        torch.div(self._radii, self._norms, out=self._norms)
-        self._norms.clamp_(*self._limits).nan_to_num_(1.0)
+        self._factors_()
         for index, rows in enumerate(self._rows):
             if index not in unsafe:
                 rows.scale_()
@@ -121,14 +129,12 @@ class TorchPath:
         gradients = [_strided_gradient(entry) for entry in self._entries]
         if all(gradient is None for gradient in gradients):
             return
-        dots = torch.zeros_like(self._norms)
-        workspace = self._norms.new_empty(max(rows.largest for rows in self._rows))
-        one = self._norms.new_ones(1)
+        dots, workspace = torch.zeros_like(self._norms), self._workspace()
         members = list(zip(self._rows, gradients, dots.split(self._counts), strict=True))
         for rows, gradient, out in members:
             rows.measure_()
             if gradient is not None:
-                rows.dot(gradient, workspace, one, out)
+                rows.dot(gradient, workspace, out)
         self._combine_(self._norms, dots)
         unsafe = self._unsafe(dots) if self.can_look and self._is_cpu else []
         dots.div_(self._norms).div_(self._norms).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
@@ -137,6 +143,71 @@ class TorchPath:
                 tangent_gradient_(self._entries[index])
             elif gradient is not None:
                 rows.subtract_from_(gradient, multiples)
+
+    @torch.no_grad()
+    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
+        """Apply a step rule to the updates of all weights, and project them.
+
+        `before` holds the weights as they were, `rates` the learning rate of each for the rule "angle", and None for
+        "tangent". An update too small for its square counts as zero.
+        """
+        stays = self._take_tangent_(before) if rates is None else self._take_angle_(before, rates)
+        self._measure_()
+        self._factors_()
+        self._norms.masked_fill_(stays, 1.0)
+        for rows in self._rows:
+            rows.scale_()
+
+    def _take_angle_(self, before: Sequence[Tensor], rates: Sequence[float | Tensor]) -> Tensor:
+        """Form w + lr R N(u) in place, and say which rows stay as they were."""
+        for rows, old in zip(self._rows, before, strict=True):
+            for row, start in rows.beside([old]):
+                row.sub_(start)
+        self._measure_()
+        is_broken = self._norms.isfinite().logical_or_(self._is_free).logical_not_()
+        multiples = torch.div(self._radii, self._norms).nan_to_num_(0.0, 0.0, 0.0)
+        for part, rate in zip(multiples.split(self._counts), rates, strict=True):
+            part.mul_(rate)
+        stays = (multiples == 0).masked_fill_(self._is_free, False)
+        multiples.masked_fill_(self._is_free, 1.0)
+        parts = zip(self._rows, before, is_broken.split(self._counts), multiples.split(self._counts), strict=True)
+        for rows, old, broken, multiple in parts:
+            for update, start, is_bad, factor in rows.beside([old], [broken, multiple]):
+                update.masked_fill_(is_bad, 0.0)
+                torch.addcmul(start, update, factor, out=update)
+        return stays
+
+    def _take_tangent_(self, before: Sequence[Tensor]) -> Tensor:
+        """Form w + u - (w·u) w / |w|² in place, and say which rows stay as they were."""
+        dots, workspace = torch.empty_like(self._norms), self._workspace()
+        for rows, old, out, norms in zip(
+            self._rows, before, dots.split(self._counts), self._norms.split(self._counts), strict=True
+        ):
+            rows.dot(old, workspace, out)
+            rows.measure_other(old, norms)
+        self._combine_(self._norms, dots)
+        is_broken = dots.isfinite().logical_or_(self._is_free).logical_not_()
+        dots.div_(self._norms).div_(self._norms).sub_(1.0).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
+        parts = zip(self._rows, before, is_broken.split(self._counts), dots.split(self._counts), strict=True)
+        for rows, old, broken, multiple in parts:
+            for row, start, is_bad, factor in rows.beside([old], [broken, multiple]):
+                torch.where(is_bad, start, row, out=row)
+                row.addcmul_(start, factor, value=-1)
+        return is_broken
+
+    def _measure_(self) -> None:
+        for rows in self._rows:
+            rows.measure_()
+        self._combine_(self._norms)
+
+    def _factors_(self) -> None:
+        """Replace each norm by what its row is multiplied by, which is 1 where a quotient is none."""
+        torch.div(self._radii, self._norms, out=self._norms)
+        self._norms.clamp_(*self._limits).nan_to_num_(1.0)
+
+    def _workspace(self) -> tuple[Tensor, Tensor]:
+        """Memory for the products of the largest weight, and a 1 of its dtype."""
+        return self._norms.new_empty(max(rows.largest for rows in self._rows)), self._norms.new_ones(1)
 
     def _combine_(self, norms: Tensor, dots: Tensor | None = None) -> None:
         """Put together the norms and products of rows that several processes hold parts of: here they are whole."""
@@ -180,32 +251,36 @@ class Rows:
         for rows, _, factors in self._views:
             rows.mul_(factors)
 
-    def dot(self, gradient: Tensor, workspace: Tensor, one: Tensor, out: Tensor) -> None:
-        """Write the inner product of each row with its gradient, through a workspace for their products.
+    def measure_other(self, other: Tensor, norms: Tensor) -> None:
+        """Write the norms of another tensor's rows."""
+        for _, rows, out in self.beside([other], [norms]):
+            _measuring(rows, out.view(out.shape[: self._axes.neuron_dims]))()
 
-        `one` is a 1 in the workspace's dtype.
-        """
-        for (rows, norms, _), gradients, dots in self._beside(gradient, out):
-            products = workspace.narrow(0, 0, rows.numel()).view(rows.shape)
-            if torch.result_type(rows, gradients) == workspace.dtype:
-                torch.mul(rows, gradients, out=products)
+    def dot(self, other: Tensor, workspace: tuple[Tensor, Tensor], out: Tensor) -> None:
+        """Write the inner product of each row with another tensor's, such as its gradient."""
+        elements, one = workspace
+        for rows, others, dots in self.beside([other], [out]):
+            products = elements.narrow(0, 0, rows.numel()).view(rows.shape)
+            if torch.result_type(rows, others) == elements.dtype:
+                torch.mul(rows, others, out=products)
             else:  # of two half-precision tensors, the product would be rounded to half precision
-                torch.mul(rows, one, out=products).mul_(gradients)
-            torch.sum(products, tuple(range(norms.ndim, rows.ndim)), out=dots)
+                torch.mul(rows, one, out=products).mul_(others)
+            torch.sum(products, tuple(range(self._axes.neuron_dims, rows.ndim)), keepdim=True, out=dots)
 
     def subtract_from_(self, gradient: Tensor, multiples: Tensor) -> None:
         """Subtract a multiple of each row from its gradient."""
-        for (rows, _, _), gradients, multiple in self._beside(gradient, multiples):
-            gradients.addcmul_(rows, functional.per_row(multiple, rows), value=-1)
+        for rows, gradients, multiple in self.beside([gradient], [multiples]):
+            gradients.addcmul_(rows, multiple, value=-1)
 
-    def _beside(self, gradient: Tensor, per_neuron: Tensor) -> Iterator[tuple[Any, Tensor, Tensor]]:
-        rows = self._axes.rows(gradient)
-        parts = self._cut(rows, per_neuron.view(rows.shape[: self._axes.neuron_dims]))
-        for views, (gradients, some) in zip(self._views, parts, strict=True):
-            yield views, gradients, some
+    def beside(self, others: Sequence[Tensor], values: Sequence[Tensor] = ()) -> Iterator[tuple[Tensor, ...]]:
+        """The rows, those of other tensors, and values per neuron that broadcast over them, block by block."""
+        all_rows = [self._axes.rows(other) for other in others]
+        per_neuron = [value.view(all_rows[0].shape[: self._axes.neuron_dims]) for value in values]
+        for (rows, _, _), parts in zip(self._views, self._cut(*all_rows, *per_neuron), strict=True):
+            yield rows, *parts[: len(others)], *(functional.per_row(part, rows) for part in parts[len(others) :])
 
-    def _cut(self, rows: Tensor, per_neuron: Tensor) -> Iterable[tuple[Tensor, ...]]:
-        return functional.blocks(per_neuron.ndim, rows, per_neuron) if self._in_blocks else [(rows, per_neuron)]
+    def _cut(self, rows: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        return functional.blocks(self._axes.neuron_dims, rows, *others) if self._in_blocks else [(rows, *others)]
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:

@@ -1,0 +1,236 @@
+"""What becomes of an optimizer's update: tangent and angle, against the formulas and on every path."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import pbwn
+from counting import LAYOUTS, Counting, fake_weights
+from drawing import constrained, laid_out
+from pbwn import Axes, functional
+from pbwn.paths.batch import Batch
+from twins import neurons_of
+
+RULES = ["tangent", "angle"]
+KINDS = [
+    (Axes((0,)), (6, 5), "contiguous"),
+    (Axes((1,)), (6, 5), "contiguous"),
+    (Axes((0,)), (4, 3, 3, 3), "channels last"),
+    (Axes((1,), groups=2), (4, 3, 3, 3), "contiguous"),
+    (Axes((0, 1)), (3, 4, 5), "contiguous"),
+]
+
+
+def by_hand(before, after, neurons, rule, rate, radius=1.0):
+    """The rule for one neuron after the other, in float64."""
+    result = after.double().clone()
+    for neuron in neurons:
+        w = torch.stack([before[index].double() for index in neuron])
+        u = torch.stack([after[index].double() for index in neuron]) - w
+        if not u.isfinite().all() or not u.any() or (rule == "angle" and rate == 0):
+            new = w
+        elif rule == "tangent":
+            new = w + u - (w @ u) / (w @ w) * w
+            new = radius * new / new.norm()
+        else:
+            new = w + rate * radius * u / u.norm()
+            new = radius * new / new.norm()
+        for index, value in zip(neuron, new, strict=True):
+            result[index] = value
+    return result
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("axes", "shape", "layout"), KINDS)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([1e-4, 0.1, 3.0]),
+    radius=st.sampled_from([1.0, 2.5]),
+    rate=st.sampled_from([0.0, 0.01, 0.7]),
+)
+def test_every_path_takes_the_step_that_the_formula_takes(
+    rule, axes, shape, layout, dtype, backend, seed, size, radius, rate
+):
+    generator = torch.Generator().manual_seed(seed)
+    start = functional.project_(
+        torch.randn(shape, generator=generator, dtype=torch.float64), axes, pbwn.UnitNorm(radius)
+    )
+    entry = constrained(laid_out(start.to(dtype), layout), axes)
+    before = entry.tensor.detach().clone()
+    update = size * torch.randn(shape, generator=generator, dtype=torch.float64)
+    axes.rows(update)[0] = 0
+    with torch.no_grad():
+        entry.tensor.add_(update.to(dtype))
+    after = entry.tensor.detach().clone()
+    expected = by_hand(before, after, neurons_of(shape, axes.neurons, axes.groups), rule, rate, radius)
+    reference = after.clone()
+    if rule == "tangent":
+        functional.tangent_step_(reference, before, axes, radius)
+    else:
+        functional.angle_step_(reference, before, axes, radius, rate)
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-5}[dtype] * radius
+    torch.testing.assert_close(reference.double(), expected, rtol=0, atol=tolerance)
+    batch = Batch([entry], pbwn.UnitNorm(radius), backend="auto" if backend == "numba" else backend)
+    batch.step_([before], [rate] if rule == "angle" else None)
+    torch.testing.assert_close(entry.tensor.detach().double(), expected, rtol=0, atol=tolerance)
+    if rule == "angle":
+        assert torch.equal(axes.rows(entry.tensor)[0], axes.rows(before)[0])  # bit for bit
+
+
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_row_whose_update_is_not_finite_stays_as_it_was_and_a_free_one_keeps_its_update(bad, rule, backend):
+    torch.manual_seed(0)
+    entry = constrained(functional.project_(torch.randn(4, 6), Axes((0,))), Axes((0,)))
+    before = entry.tensor.detach().clone()
+    with torch.no_grad():
+        entry.tensor.add_(0.1 * torch.randn(4, 6))
+        entry.tensor[1, 2] = bad
+    after = entry.tensor.detach().clone()
+    radii = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    Batch([entry], pbwn.UnitNorm("initial"), {"weight": radii}, backend=backend).step_(
+        [before], [0.1] if rule == "angle" else None
+    )
+    assert torch.equal(entry.tensor[1], before[1])
+    torch.testing.assert_close(entry.tensor[3], after[3])
+    assert not torch.equal(entry.tensor[0], before[0])
+    torch.testing.assert_close(entry.tensor[[0, 2]].norm(dim=1), torch.ones(2))
+
+
+def make(seed=0, dtype=torch.float32):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).to(dtype)
+
+
+def train(model, optimizer, steps, first=0):
+    for step in range(first, first + steps):
+        generator = torch.Generator().manual_seed(step)
+        batch = torch.randn(16, 6, generator=generator).to(model[0].weight.dtype)
+        optimizer.zero_grad()
+        (model(batch) - batch[:, :2]).square().mean().backward()
+        optimizer.step()
+
+
+def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
+    model = make()
+    optimizer = torch.optim.Adam(
+        [
+            {"params": model[0].parameters(), "lr": 0.01},
+            {"params": model[2].parameters(), "lr": torch.tensor(0.05)},
+            {"params": model[4].parameters()},
+        ],
+        lr=0.1,
+    )
+    pbwn.attach(model, optimizer, step="angle", gradient="riemannian")
+    before = [model[index].weight.detach().clone() for index in (0, 2)]
+    train(model, optimizer, 1)
+    for index, old, rate in ((0, before[0], 0.01), (2, before[1], 0.05)):
+        cosine = (old * model[index].weight).sum(1).clamp(-1, 1).double()
+        assert (cosine.arccos() / rate).max() < 1.05
+        assert (cosine.arccos() / rate).max() > 0.8
+
+
+def test_with_tangent_gradients_and_plain_sgd_the_tangent_step_is_the_plain_one():
+    plain, tangent = make(dtype=torch.float64), make(dtype=torch.float64)
+    for model, step in ((plain, "plain"), (tangent, "tangent")):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pbwn.attach(model, optimizer, gradient="riemannian", step=step)
+        train(model, optimizer, 20)
+    for left, right in zip(plain.parameters(), tangent.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_sees_the_update_of_the_whole_step_whatever_the_optimizer_did(rule):
+    """Closures, accumulation and nested steps: the same as by hand around one step."""
+    model, twin = make(dtype=torch.float64), make(dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
+    plain = torch.optim.AdamW(twin.parameters(), lr=0.02, weight_decay=0.0)
+    pbwn.attach(model, optimizer, step=rule)
+    pbwn.project_(twin)
+    for step in range(10):
+        train(model, optimizer, 1, step)
+        before = [twin[index].weight.detach().clone() for index in (0, 2)]
+        train(twin, plain, 1, step)
+        for index, old in zip((0, 2), before, strict=True):
+            weight = twin[index].weight.data
+            if rule == "tangent":
+                functional.tangent_step_(weight, old, Axes((0,)), 1.0)
+            else:
+                functional.angle_step_(weight, old, Axes((0,)), 1.0, 0.02)
+    for left, right in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_run_with_a_step_rule_resumes_bit_for_bit(rule):
+    def begin():
+        model = make()
+        return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+    model, optimizer = begin()
+    pbwn.attach(model, optimizer, step=rule)
+    train(model, optimizer, 8)
+    first, its_optimizer = begin()
+    projection = pbwn.attach(first, its_optimizer, step=rule)
+    train(first, its_optimizer, 5)
+    saved = copy.deepcopy((first.state_dict(), its_optimizer.state_dict(), projection.state_dict()))
+    again, new_optimizer = begin()
+    again.load_state_dict(saved[0])
+    new_optimizer.load_state_dict(saved[1])
+    pbwn.attach(again, new_optimizer, step=rule, state=saved[2])
+    train(again, new_optimizer, 3, first=5)
+    for left, right in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"step": "angle", "every": 5}, r'step="angle" changes every update.*drop every=5'),
+        ({"step": "tangent", "every": None}, "drop every=None"),
+        ({"step": "angle", "constraint": pbwn.MaxNorm(1.0)}, 'step="angle" needs a sphere'),
+        ({"step": "straight"}, 'step is "plain", "tangent" or "angle"'),
+    ],
+)
+def test_combinations_that_mean_nothing_are_refused(options, words):
+    model = make()
+    with pytest.raises(ValueError, match=words):
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+def test_half_precision_without_masters_is_refused_with_what_to_do():
+    model = make(dtype=torch.bfloat16)
+    with pytest.raises(TypeError, match=r"'0\.weight' is torch\.bfloat16: keep the model in float32 \(with autocast\)"):
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), step="tangent")
+
+
+def test_decay_that_becomes_part_of_the_direction_is_warned_of():
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.05)
+    with pytest.warns(UserWarning, match=r"direction of the whole update, and weight_decay=0\.05"):
+        projection = pbwn.attach(model, optimizer, step="angle")
+    assert "angle step (copies the constrained weights)" in str(projection)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step_rule_asks_little_of_an_accelerator(layout, rule):
+    with FakeTensorMode():
+        weights = fake_weights([LAYOUTS[layout]] * 5, torch.float32)
+        batch = Batch(weights, pbwn.UnitNorm())
+        rates = [0.1] * 5 if rule == "angle" else None
+        batch.step_(batch.snapshot(), rates)
+        with Counting() as counting:
+            batch.step_(batch.snapshot(), rates)
+    elements = sum(weight.tensor.numel() for weight in weights)
+    assert len(counting.counts.operations) <= 9 * len(weights) + 20
+    assert counting.counts.bytes_moved <= {"angle": 56.5, "tangent": 64.5}[rule] * elements
