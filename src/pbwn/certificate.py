@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from pbwn import sharded, text
+from pbwn import sharded
 from pbwn.batched import TOLERANCE, neuron_norms
 from pbwn.constraint import Constraint
 from pbwn.selection import ConstrainedWeight
+from pbwn.selection.table import plural
 
 RowIndex: TypeAlias = "int | tuple[int, ...]"
 
@@ -108,7 +109,7 @@ class Certificate:
     def __str__(self) -> str:
         verdict = "ok" if self.ok else "NOT ok"
         when = ", between projections" if self.between_projections else ""
-        weights = text.plural(len(self.weights), "weight")
+        weights = plural(len(self.weights), "weight")
         summary = (
             f"{verdict}: largest deviation {self.largest_deviation:.1e} over {weights}, "
             f"{_count(self.dead)} dead and {_count(self.nonfinite)} broken rows{when}"

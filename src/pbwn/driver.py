@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from pbwn.batched import Batch
-from pbwn.selection import ConstrainedWeight
-from pbwn.selector import held_by
+from pbwn.selection import ConstrainedWeight, held_by
 from pbwn.step_hooks import StepHooks
 
 

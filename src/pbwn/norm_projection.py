@@ -20,10 +20,10 @@ from pbwn.batched import Batch, neuron_norms
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm, smallest_length
 from pbwn.driver import Driver, moved_by, no_hooks
-from pbwn.naming import named_parameters
 from pbwn.projection import wide_dtype
-from pbwn.selection import ConstrainedWeight, Selection
-from pbwn.selector import held_by, select, would_constrain
+from pbwn.selection import ConstrainedWeight, Selection, held_by
+from pbwn.selection.names import named_parameters
+from pbwn.selection.selector import chosen, unconstrained
 from pbwn.step_hooks import StepHooks
 from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
@@ -39,11 +39,13 @@ def attach(
     every: int | None = 1,
     gradient: Literal["ordinary", "riemannian"] = "ordinary",
     constraint: Constraint = _UNIT,
-    include: Sequence[str] = (),
+    only: Sequence[str] = (),
+    also: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    selection: Selection | None = None,
     initial: bool = True,
     state: Mapping[str, Any] | None = None,
     strict: bool = False,
@@ -60,11 +62,13 @@ def attach(
         every: project after every so many steps (the paper's interval T); None leaves it to `projection.project()`.
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
         constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`.
-        include: patterns of weights to constrain that would be left alone, such as embeddings.
-        skip: patterns of weights to leave alone.
+        only: patterns of weights: constrain nothing but these.
+        also: patterns of weights to constrain that would be left alone, such as embeddings.
+        skip: patterns of weights to leave alone. All patterns match the names of parameters and of modules.
         axes: neuron axes of weights in custom layers, by pattern of their name.
         output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
+        selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
         initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
         state: a saved `projection.state_dict()`: go on from there, without an initial projection.
         strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
@@ -90,10 +94,12 @@ def attach(
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
     optimizers = hookable(optimizer)
-    selection = select(
+    selection = chosen(
         model,
-        optimizers,
-        include=include,
+        selection,
+        optimizer=optimizers,
+        only=only,
+        also=also,
         skip=skip,
         axes=axes,
         output_layer=output_layer,
@@ -101,7 +107,7 @@ def attach(
         strict=strict,
     )
     if not selection.constrained:
-        raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
+        raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
     refuse_misfits(constraint, selection.constrained)
     _refuse_attached(selection.constrained)
     backends.paths(selection.constrained, backend)  # an error now rather than in the first step
@@ -126,11 +132,13 @@ def project_(
     model: nn.Module,
     *,
     constraint: Constraint = _UNIT,
-    include: Sequence[str] = (),
+    only: Sequence[str] = (),
+    also: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    selection: Selection | None = None,
     strict: bool = False,
 ) -> Selection:
     """Project a model's weights once, in place, frozen ones too, and return what was projected.
@@ -145,9 +153,11 @@ def project_(
     check_constraint(constraint)
     if constraint == UnitNorm(radius="initial"):
         raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
-    selection = select(
+    selection = chosen(
         model,
-        include=include,
+        selection,
+        only=only,
+        also=also,
         skip=skip,
         axes=axes,
         output_layer=output_layer,
@@ -156,7 +166,7 @@ def project_(
         frozen="constrain",
     )
     if not selection.constrained:
-        raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
+        raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
     Batch(selection.constrained, constraint, backend="torch").project_()  # once: not worth compiling
     return selection
 
@@ -338,14 +348,12 @@ class NormProjection:
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
             served = {id(weight.found) for other in _attached for weight in other.selection.constrained}
-        return tuple(
-            named.name
+        trained = (
+            named
             for named in named_parameters(self.model)
-            if named.parameter.requires_grad
-            and id(named.parameter) in held
-            and id(named.parameter) not in served
-            and would_constrain(self.selection, named)
+            if named.parameter.requires_grad and id(named.parameter) in held and id(named.parameter) not in served
         )
+        return tuple(unconstrained(self.selection, trained))
 
     def _whole_radii(self) -> dict[str, Tensor]:
         """The radii that neurons keep, of whole weights, by the weight's name."""

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from pbwn import sharded
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
-from pbwn.reasons import SUPPORTED_DTYPES
 from pbwn.selection import ConstrainedWeight
+from pbwn.selection.rules import SUPPORTED_DTYPES
 
 STATE_VERSION = 1
 _ZERO_PARTITIONS = ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")  # of DeepSpeed's stages
@@ -153,8 +153,8 @@ def check_state(
     if differing:
         raise ValueError(
             f"the state is of other weights than this projection (differing: {', '.join(sorted(differing)[:5])}): "
-            "attach with the same include, skip, axes and output_layer as in the run that saved it, and with the same "
-            "weights frozen (requires_grad=False); freeze after attach what was frozen after it there"
+            "attach with the same only, also, skip, axes and output_layer as in the run that saved it, and with the "
+            "same weights frozen (requires_grad=False); freeze after attach what was frozen after it there"
         )
     for weight in weights:
         axes = state.get("axes", {}).get(weight.name, str(weight.axes))

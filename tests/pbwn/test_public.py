@@ -17,17 +17,20 @@ import pbwn
 LIBRARY = Path(pbwn.__file__).parent
 # Bottom to top: each module may import those before it.
 LAYERS = [
-    "text",
     "axes",
     "layout",
     "constraint",
     "projection",
     "sharded",
-    "naming",
-    "reasons",
-    "output_layer",
+    "selection.names",
+    "selection.rules",
+    "selection.table",
+    "selection.trace",
+    "selection.output_layer",
+    "selection.weights",
+    "selection.zeros",
+    "selection.selector",
     "selection",
-    "selector",
     "flops",
     "validation",
     "backends.forking",
@@ -100,11 +103,13 @@ def test_the_arguments_of_attach_and_their_defaults_are_these():
         "every": 1,
         "gradient": "ordinary",
         "constraint": pbwn.UnitNorm(1.0),
-        "include": (),
+        "only": (),
+        "also": (),
         "skip": (),
         "axes": None,
         "output_layer": "auto",
         "direction": "incoming",
+        "selection": None,
         "initial": True,
         "state": None,
         "strict": False,
@@ -138,7 +143,7 @@ def test_the_test_above_can_fail():
 def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
-            if node.module in ("pbwn", "pbwn.backends"):
+            if node.module in ("pbwn", "pbwn.backends", "pbwn.selection"):
                 inside = [f"{node.module}.{alias.name}" for alias in node.names]
                 yield from (name if name.partition(".")[2] in LAYERS else node.module for name in inside)
             else:
@@ -149,8 +154,10 @@ def imports_of(path):
 
 def test_modules_import_only_from_those_below():
     files = {layer: LIBRARY / f"{layer.replace('.', '/')}.py" for layer in LAYERS}
-    files["backends"] = LIBRARY / "backends" / "__init__.py"
-    assert {*LIBRARY.glob("*.py"), *LIBRARY.glob("backends/*.py")} == {LIBRARY / "__init__.py", *files.values()}
+    packages = ("backends", "selection")
+    files |= {package: LIBRARY / package / "__init__.py" for package in packages}
+    found = {*LIBRARY.glob("*.py"), *(path for package in packages for path in LIBRARY.glob(f"{package}/*.py"))}
+    assert found == {LIBRARY / "__init__.py", *files.values()}
     for position, layer in enumerate(LAYERS):
         for imported in imports_of(files[layer]):
             root, _, name = imported.partition(".")

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from torch import Tensor
 
 import pbwn.backends.forking  # noqa: F401 - it has to watch for forks before a backend is loaded
-from pbwn import sharded, text
+from pbwn import sharded
 from pbwn.axes import Axes
 from pbwn.backends.reference_weights import ReferenceWeights
 from pbwn.backends.sharded_weights import ShardedWeights
@@ -24,6 +24,7 @@ from pbwn.backends.torch_weights import TorchWeights, norm_dtype
 from pbwn.constraint import Constraint
 from pbwn.layout import is_plain, overlapping
 from pbwn.selection import ConstrainedWeight
+from pbwn.selection.table import plural
 
 Backend: TypeAlias = Literal["auto", "torch", "numba", "triton"]
 BACKENDS = ("auto", "torch", "numba", "triton")
@@ -76,7 +77,7 @@ def summary(taken: Sequence[str]) -> str:
     counts = Counter(path if path in BACKENDS else "torch" for path in taken)
     if len(counts) == 1:
         return next(iter(counts))
-    return " and ".join(f"{name} ({text.plural(count, 'weight')})" for name, count in counts.items())
+    return " and ".join(f"{name} ({plural(count, 'weight')})" for name, count in counts.items())
 
 
 def missing(backend: Backend) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
 from pbwn.norm_projection import NormProjection, attach
-from pbwn.selector import held_by
+from pbwn.selection import held_by
 from pbwn.validation import hookable
 
 try:
