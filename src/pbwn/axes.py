@@ -198,7 +198,7 @@ def _mixture_of_experts(module: nn.Module) -> LayerAxes | None:
     does not matter to its neurons. Where sizes do not tell, because a matrix is square, the axes are not known.
     """
     hidden = _first_size(module, "hidden_dim", "hidden_size")
-    inner = _first_size(module, "intermediate_dim", "intermediate_size", "expert_dim")
+    inner = _first_size(module, "intermediate_dim", "intermediate_size", "expert_dim", "moe_intermediate_dim")
     is_router = type(module).__name__.endswith("Router")
     found: dict[str, tuple[Axes, Axes]] = {}
     for name, parameter in module._parameters.items():

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pbwn.selection import Selection
+from pbwn.selection import Selection, chosen
 from pbwn.selection.names import named_modules, unwrap
-from pbwn.selection.selector import chosen
 from pbwn.selection.table import Table
 
 

@@ -21,9 +21,8 @@ from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm, smallest_length
 from pbwn.driver import Driver, moved_by, no_hooks
 from pbwn.projection import wide_dtype
-from pbwn.selection import ConstrainedWeight, Selection, held_by
+from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
 from pbwn.selection.names import named_parameters
-from pbwn.selection.selector import chosen, unconstrained
 from pbwn.step_hooks import StepHooks
 from pbwn.validation import STATE_VERSION, check_constraint, check_state, hookable, refuse_misfits, refuse_radii
 
@@ -98,6 +97,7 @@ def attach(
         model,
         selection,
         optimizer=optimizers,
+        zero=state.get("zero", ()) if isinstance(state, Mapping) else (),
         only=only,
         also=also,
         skip=skip,
@@ -258,6 +258,7 @@ class NormProjection:
             "constraint": str(self.constraint),
             "weights": [weight.name for weight in self.selection.constrained],
             "axes": {weight.name: str(weight.axes) for weight in self.selection.constrained},
+            "zero": list(self.selection.zero),
             "steps": [driver.steps for driver in self._drivers],
             "projected": [driver.projected for driver in self._drivers],
             "radii": self._whole_radii(),

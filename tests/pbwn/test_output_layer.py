@@ -216,6 +216,13 @@ NAMED = {
         ],
         "'controlnet_down_blocks.{0..2}', 'controlnet_mid_block'",
     ),
+    "a diffusion transformer": (
+        ["x_embedder.proj", "blocks.0.mlp.fc2", "final_layer.linear", "final_layer.adaLN_modulation:1"],
+        "'final_layer.linear'",
+    ),
+    "timm EfficientNet": (["conv_stem", "blocks.0.conv_pwl", "conv_head", "classifier"], "'classifier'"),
+    "timm HRNet": (["conv1", "incre_modules.0.conv", "final_layer:1", "classifier"], "'classifier'"),
+    "timm RepViT": (["stem", "head.head.l", "head.head_dist.l", "neck"], "'head.head.l', 'head.head_dist.l'"),
     "timm VOLO": (["patch_embed.proj", "network.0.mlp.fc2", "post.mlp.fc2", "aux_head", "head"], "'aux_head', 'head'"),
     "timm, a head with a transform": (["stem", "stages.0.mlp.fc2", "head.pre", "head.fc", "extra"], "'head.fc'"),
     "torchvision ResNet": (["conv1", "layer1.0.conv2", "fc"], "'fc'"),

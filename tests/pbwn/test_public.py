@@ -30,6 +30,7 @@ LAYERS = [
     "selection.weights",
     "selection.zeros",
     "selection.selector",
+    "selection.reuse",
     "selection",
     "flops",
     "validation",

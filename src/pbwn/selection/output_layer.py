@@ -102,24 +102,27 @@ _ANYWHERE = re.compile(
     r"(\w+_)?(class|cls|box|bbox|mask|label|objectness|decode|aux|auxiliary|score|codec|ctc|segmentation|regression|"
     r"detection|classification|mlm|nsp|itm|answer)_heads?|(class|box|bbox|mask|label)(_\w+)?_(predictors?|embed|embedder)|"
     r"(class|cls|box|bbox|mask|obj)_(scores?|preds?|logits)|aux\d*|AuxLogits|(to_)?logits(_\w+)?|"
-    r"controlnet_(down_blocks|mid_block)"
+    r"controlnet_(\w+_)?blocks?"
 )
 # these on the highest level where there are some,
 _HIGH = re.compile(
-    r"(?!\w*(proj|projection|pool|pooling|pos|position|points?|anchor)_heads?)(\w+_)?heads?(_\w+)?|predictors?|"
+    r"(?!\w*(proj|projection|pool|pooling|pos|position|points?|anchor|conv)_heads?)(\w+_)?heads?(_\w+)?|cls|predictors?|"
     r"(\w+_)?predictions?|(\w+_)?score|conv_out|(\w+_)?proj_out|(\w+_)?out_proj"
 )
 # these on the highest level of all,
-_TOP = re.compile(
-    r"cls|fc|out|outputs?|readout|outc|final|last|(final|last|out|output)_(conv|layer|linear|fc|proj|projection|dense)|"
-    r"(conv|layer|linear|fc|dense)_(out|final|last)|decoder_pred"
+_TOP = re.compile(r"fc|out|outputs?|readout|outc")
+# these there too, where nothing else is found,
+_FINAL = re.compile(
+    r"final|last|(final|last|out|output)_(conv|layer|linear|fc|proj|projection|dense)|decoder_pred|"
+    r"(conv|layer|linear|fc|dense)_(out|final|last)"
 )
 # and these, inside of what one of the others names, for its last layer.
 _INSIDE = re.compile(
-    r"(\w+_)?out_proj|decoder|seq_relationship|(\w+_)?head|predictions|out|output|projection|(linear|fc|dense|proj|conv)_out|"
+    r"(\w+_)?out_proj|decoder|seq_relationship|(\w+_)?head(_\w+)?|predictions|out|output|projection|(linear|fc|dense|proj|conv)_out|"
     r"final_layer"
 )
-_HIDDEN = re.compile(r"\w*router|gate|(?!(class|box|bbox|mask)_)\w*embed\w*")
+# What stands before one of these names, or beside it, is hidden.
+_HIDDEN = re.compile(r"\w*router|gate|(?!(class|box|bbox|mask)_)\w*embed\w*|\w*(ada_?ln|modulation)\w*", re.IGNORECASE)
 _HIDDEN_TOO = re.compile(
     r"\d+|\w*(tower|backbone|vision|visual|audio|projector|merger|adapter|prenet|resampler|attention|attn)\w*"
 )
@@ -258,9 +261,10 @@ class _Layers:
 
     def _inside(self, name: str) -> Iterable[str]:
         for child in self._children.get(name, ()):
-            if child in self._layers:
-                yield child
-            yield from self._inside(child)
+            if not _HIDDEN.fullmatch(child.rpartition(".")[2]):
+                if child in self._layers:
+                    yield child
+                yield from self._inside(child)
 
     def _siblings(self, name: str) -> list[str]:
         """A layer with those beside it in a ModuleDict, none of which comes after another."""
@@ -270,31 +274,35 @@ class _Layers:
 
     def _by_name(self, asked: Sequence[str]) -> list[str]:
         """All layers that have the name of an output layer."""
-        heads = [head for name in self._layers if (head := self._head(name, _ANYWHERE)) is not None]
+        heads = self._find(_ANYWHERE)
         heads += [name for name, layer in self._layers.items() if isinstance(layer, nn.AdaptiveLogSoftmaxWithLoss)]
-        levels = [name.count(".") for name in (*heads, *asked)]
-        high = [head for name in self._layers if (head := self._head(name, _HIGH, _HIDDEN_TOO)) is not None]
-        top = [
-            head
-            for name in self._layers
-            if (head := self._head(name, _TOP, _HIDDEN_TOO)) is not None and "." not in head.removeprefix(self._prefix)
-        ]
-        level = min(levels or [head.count(".") for head in (*high, *top)], default=0)
-        is_classified = any(not head.endswith(("head", "heads")) for head in (*heads, *asked))
+        high, top = self._find(_HIGH, _HIDDEN_TOO), self._at_the_top(_TOP)
+        found = [*asked, *heads]
+        level = min((name.count(".") for name in found or (*high, *top)), default=0)
+        is_classified = any(not name.endswith(("head", "heads")) for name in found)
         for head in (*high, *top):
-            own = head.rpartition(".")[2]
             # Beside a classifier or a decoder, a head is the layer that prepares for it.
-            if head.count(".") <= level and not (own in ("head", "heads") and is_classified):
+            prepares = head.rpartition(".")[2] in ("head", "heads") and is_classified
+            if head.count(".") <= level and not (prepares and not any(name.startswith(f"{head}.") for name in asked)):
                 heads.append(head)
+        if not asked and not heads:
+            heads = self._at_the_top(_FINAL)
         ends = dict.fromkeys(end for head in dict.fromkeys(heads) for end in self._ends(head))
-        found = {self._modules[name] for name in asked}
+        modules = {self._modules[name] for name in asked}
         named = []
         for end in ends:
             is_preparation = end.endswith(".dense") and (asked or len(ends) > 1)
-            if self._modules[end] not in found and not is_preparation:
-                found.add(self._modules[end])
+            if self._modules[end] not in modules and not is_preparation:
+                modules.add(self._modules[end])
                 named.append(end)
         return named
+
+    def _at_the_top(self, names: re.Pattern[str]) -> list[str]:
+        return [head for head in self._find(names, _HIDDEN_TOO) if "." not in head.removeprefix(self._prefix)]
+
+    def _find(self, names: re.Pattern[str], *hidden: re.Pattern[str]) -> list[str]:
+        """What has one of these names, outermost first."""
+        return [head for layer in self._layers if (head := self._head(layer, names, *hidden)) is not None]
 
     def _head(self, name: str, names: re.Pattern[str], *hidden: re.Pattern[str]) -> str | None:
         """The outermost part of a layer's name that names an output layer, and all before it."""

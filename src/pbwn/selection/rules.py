@@ -21,11 +21,13 @@ _ADAPTER = re.compile(r"(^|\.)(\w+_)?(lora|hada|lokr|vera|ia3|oft|boft)(_\w+)?(\
 _BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
 # Parameters that are added to features, looked up or multiplied with, and belong to no neuron.
 _TABLE = re.compile(
-    r"(^|_)(tokens?|probe|queries|latents|(abs|rel)_pos|pos_emb(ed)?|(class|type|level|seg)_emb(ed|edding)?s?|"
-    r"position(al)?(_(emb(ed|eddings?)?|enc(oding)?|bias(es)?))?)(_(h|w|table|window|vlm|[1-3]d))?$",
+    r"(^|_)(tokens?|probe|queries|latents?|table|(abs|rel)_pos|pos_emb|frequencies|(\w+_)embed|embeddings?|"
+    r"position(al)?(_(enc(oding)?|bias(es)?))?)(_(h|w|t|table|win(dow)?|vlm|[1-3]d))?$",
     re.IGNORECASE,
 )
-_GAIN = re.compile(r"(^|_)(gamma|gain|scales?|layer_scale|lambda|alpha|A_log)(_?\d+)?$", re.IGNORECASE)
+_GAIN = re.compile(
+    r"(^|_)(gamma|gain|scales?|layer_scale|lambda|alpha|modulation|mean|std|A_log)(_?\d+)?$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Reason:
         return self.text
 
 
+FROZEN = Reason("frozen", untrained=True)
+NOT_HELD = Reason("not in the given optimizers", untrained=True)
+ALL_ZERO = Reason(
+    "all zero (such as LoRA's B, or a residual branch that starts at zero): a step away from zero would be blown up to "
+    "the sphere (also= constrains it)"
+)
 _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
 
 
@@ -53,7 +61,7 @@ def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -
         found = _obstacle(named) or _known_axes(named, known, direction)
         if named.parameter.requires_grad or frozen_too or named.parameter.ndim < 2:
             return found
-        return Reason("frozen", untrained=isinstance(found, Axes))
+        return FROZEN if isinstance(found, Axes) else Reason("frozen")
     return _kind(named) or _unknown_axes(named)
 
 

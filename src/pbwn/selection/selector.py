@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 from torch import nn
@@ -17,9 +17,9 @@ from pbwn.axes import Axes, as_axes
 from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.selection.names import NamedParameter, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
-from pbwn.selection.rules import Reason, axes_or_reason, is_adapter, unsupported
+from pbwn.selection.rules import NOT_HELD, Reason, axes_or_reason, is_adapter, unsupported
 from pbwn.selection.table import folded, plural, shape_text
-from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection
+from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
 from pbwn.selection.zeros import without_zeros
 
 Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
@@ -28,8 +28,6 @@ _EMBEDDING = Reason("embedding (also= constrains it)")
 _OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
 _ADAPTER = Reason("adapter (also= constrains it)")
 _NOT_NAMED = Reason("not named by only=")
-_FROZEN = Reason("frozen", untrained=True)
-_NOT_TRAINED = Reason("not in the given optimizers", untrained=True)
 _warned: set[Hashable] = set()  # what this process has been warned of, once each
 
 
@@ -126,88 +124,6 @@ def select(
     return selection
 
 
-def chosen(
-    model: nn.Module,
-    selection: Selection | None,
-    *,
-    optimizer: Iterable[Optimizer] | None = None,
-    frozen: Literal["leave", "constrain"] = "leave",
-    **wishes: Any,
-) -> Selection:
-    """The selection that was given, as far as it holds for these optimizers, or the one that these wishes make.
-
-    Where weights are sharded, every process has to call this.
-    """
-    if selection is None:
-        return without_zeros(select(model, optimizer=optimizer, frozen=frozen, **wishes), sharded_only=True)
-    if not isinstance(selection, Selection):
-        raise TypeError(f"selection is what pbwn.select(model) returned; found {type(selection).__name__}")
-    for name, default in _DEFAULTS.items():
-        if wishes.get(name, default) not in (default, [] if default == () else default):
-            raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
-    check_model(model, selection)
-    sharded.reshard(model)
-    held = None if optimizer is None else held_by(optimizer)
-    constrained: list[ConstrainedWeight] = []
-    left_alone = list(selection.left_alone)
-    for weight in selection.constrained:
-        if held is not None and id(weight.tensor) not in held:
-            left_alone.append(weight.left_alone(_NOT_TRAINED))
-        elif frozen == "leave" and not weight.tensor.requires_grad:
-            left_alone.append(weight.left_alone(_FROZEN))
-        else:
-            constrained.append(weight)
-    held_now = replace(selection, constrained=tuple(constrained), left_alone=tuple(left_alone))
-    return without_zeros(held_now, sharded_only=False)
-
-
-_DEFAULTS = {
-    "only": (),
-    "also": (),
-    "skip": (),
-    "axes": None,
-    "output_layer": "auto",
-    "direction": "incoming",
-    "strict": False,
-}
-
-
-def check_model(model: nn.Module, selection: Selection) -> None:
-    """Refuse a selection that was made of another model, or of this one before its weights changed."""
-    found = {named.name: named for named in named_parameters(model)}
-    for weight in selection.constrained:
-        named = found.get(weight.name)
-        if named is None or named.module is not weight.module or tuple(named.parameter.shape) != weight.shape:
-            raise ValueError(
-                f"the selection is not of this model as it is now: it has no weight {weight.name!r} of shape "
-                f"{shape_text(weight.shape)} in the same layer. Call pbwn.select(model) again"
-            )
-
-
-def unconstrained(selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
-    """Those of some trained parameters that would be constrained now: untrained when selected, or new in the model."""
-    by_name = {name: left for left in selection.left_alone for name in (left.name, *left.others)}
-    # A parameter's name changes with layers that are put in or taken out; its place in its module does not.
-    by_place = {(left.module, left.name.rpartition(".")[2]): left for left in selection.left_alone}
-    found = []
-    for named in parameters:
-        left = by_name.get(named.name) or by_place.get((named.module, named.attribute))
-        if left.reason.untrained if left is not None else _is_default(named, selection.choice):
-            found.append(named.name)
-    return found
-
-
-def _is_default(named: NamedParameter, choice: Choice) -> bool:
-    """Whether a parameter that was not in the model would be constrained."""
-    if any(matches(pattern, named.name) for pattern in choice.skip):
-        return False
-    verdict = axes_or_reason(named, choice.direction, frozen_too=False)
-    if any(matches(pattern, named.name) for pattern in (*choice.only, *choice.also, *choice.axes)):
-        return isinstance(verdict, Axes) or verdict.unknown
-    is_plain_layer = not isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)) and not is_adapter(named.name)
-    return isinstance(verdict, Axes) and is_plain_layer and not choice.only
-
-
 @dataclass(frozen=True)
 class _Selector:
     """What the user asks for, and the names under which each parameter of the model is found."""
@@ -241,7 +157,7 @@ class _Selector:
                         ConstrainedWeight(name, module, attribute, verdict, shape, padding, others, is_named)
                     )
         selection = Selection(tuple(constrained), tuple(left_alone), self.output_layer.description, self.choice)
-        return without_zeros(selection, sharded_only=False, exchange=False)
+        return without_zeros(selection, exchange=False)
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
         """What becomes of a parameter under all of its names: what is left alone under one of them is left alone."""
@@ -255,7 +171,7 @@ class _Selector:
         if self.choice.only and not any(_any_match(tied, pattern) for pattern in self.choice.only):
             return _NOT_NAMED if isinstance(verdict, Axes) or verdict.unknown else verdict
         if isinstance(verdict, Axes) and not any(map(self._is_trained, tied)):
-            return _NOT_TRAINED
+            return NOT_HELD
         return verdict
 
     def _explicit_axes(self, tied: list[NamedParameter]) -> Axes | None:
@@ -296,7 +212,9 @@ class _Selector:
             return _ADAPTER
         if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
             return _EMBEDDING
-        return _OUTPUT_LAYER if named.module in self.output_layer.modules else verdict
+        if named.module in self.output_layer.modules:
+            return Reason("output layer") if isinstance(verdict, Reason) and verdict.unknown else _OUTPUT_LAYER
+        return verdict
 
     def _is_named(self, tied: list[NamedParameter]) -> bool:
         patterns = (*self.choice.only, *self.choice.also, *self.choice.axes)
@@ -322,7 +240,7 @@ class _Selector:
                 if argument == "skip":
                     continue
                 matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
-                if not any(isinstance(verdict, Axes) or verdict is _NOT_TRAINED for _, verdict in matched):
+                if not any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched):
                     listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
                     more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
                     raise ValueError(
@@ -402,10 +320,10 @@ def _warn_once(model: nn.Module, message: str) -> None:
 
 def _frames_inside() -> int:
     """How many frames lie between a warning and the line outside of this package that led to it."""
-    depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pbwn."):
+    depth, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("pbwn."):
         depth, frame = depth + 1, frame.f_back
-    return depth - 1
+    return depth
 
 
 def _tied(model: nn.Module) -> list[list[NamedParameter]]:
@@ -425,11 +343,6 @@ def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
     for named in tied:
         found.setdefault(id(named.parameter), []).append(named)
     return list(found.values())
-
-
-def held_by(optimizers: Iterable[Optimizer]) -> set[int]:
-    """The identities of the parameters that optimizers hold."""
-    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 
 def _listed(optimizer: Optimizer | Iterable[Optimizer]) -> Iterable[Optimizer]:

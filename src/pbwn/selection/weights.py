@@ -8,10 +8,11 @@ from html import escape
 from math import prod
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pbwn.axes import Axes
 from pbwn.selection.names import layer_name, named_parameters
-from pbwn.selection.rules import Reason
+from pbwn.selection.rules import ALL_ZERO, Reason
 from pbwn.selection.table import Table, fold, folded, percent, plural, shape_text
 
 
@@ -117,6 +118,11 @@ class Selection:
         return tuple(left for left in self.left_alone if left.reason.unknown)
 
     @property
+    def zero(self) -> tuple[str, ...]:
+        """The names of the weights that are left alone because all of their elements were zero."""
+        return tuple(left.name for left in self.left_alone if left.reason is ALL_ZERO)
+
+    @property
     def summary(self) -> tuple[str, ...]:
         """What is constrained, what is unknown and what is left alone on purpose, with their shares of the model."""
         unknown, sizes = self.unknown, self._sizes()
@@ -182,6 +188,11 @@ class Selection:
     def _notes(self) -> list[str]:
         thin = folded(weight.name for weight in self.constrained if weight.fan_in == 1)
         return [f"note: {name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
+
+
+def held_by(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The identities of the parameters that optimizers hold."""
+    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 
 def _by_module(parameters: Iterable[LeftAlone]) -> list[list[LeftAlone]]:

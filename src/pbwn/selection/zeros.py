@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,41 +11,36 @@ from torch import Tensor
 
 from pbwn import sharded
 from pbwn.layout import is_plain
-from pbwn.selection.rules import Reason
+from pbwn.selection.rules import ALL_ZERO
 from pbwn.selection.weights import Selection
 
-_ALL_ZERO = Reason(
-    "all zero (such as LoRA's B, or a residual branch that starts at zero): a step away from zero would be blown up to "
-    "the sphere (also= constrains it)"
-)
 
+def without_zeros(
+    selection: Selection, *, exchange: bool = True, sharded_only: bool = False, known: Collection[str] = ()
+) -> Selection:
+    """Leave weights alone that are zero from the start, unless they are named; those in `known` were zero then.
 
-def without_zeros(selection: Selection, *, sharded_only: bool, exchange: bool = True) -> Selection:
-    """Leave weights alone that are zero from the start, unless they are named.
-
-    Whether a sharded weight is zero takes an exchange of all processes that hold a part of it.
+    Whether a sharded weight is zero takes an exchange among all processes that hold a part of it.
     """
     unnamed = [weight for weight in selection.constrained if not weight.is_named]
-    spread = [weight for weight in unnamed if sharded.is_sharded(weight.tensor)] if exchange else []
-    plain = [] if sharded_only else [weight for weight in unnamed if is_plain(weight.tensor)]
-    zero = {id(weight) for weight, is_zero in zip(plain, _are_zero([w.tensor for w in plain]), strict=True) if is_zero}
-    zero |= {
-        id(w) for w, is_zero in zip(spread, _are_zero_everywhere([w.tensor for w in spread]), strict=True) if is_zero
-    }
+    parted = [weight for weight in unnamed if exchange and sharded.is_sharded(weight.tensor)]
+    plain = [weight for weight in unnamed if not sharded_only and is_plain(weight.tensor)]
+    zero = {id(weight) for weight in unnamed if weight.name in known}
+    for weights, look in ((plain, _are_zero), (parted, _are_zero_everywhere)):
+        flags = look([weight.tensor for weight in weights])
+        zero |= {id(weight) for weight, is_zero in zip(weights, flags, strict=True) if is_zero}
     if not zero:
         return selection
+    left_alone = [weight.left_alone(ALL_ZERO) for weight in selection.constrained if id(weight) in zero]
     return replace(
         selection,
         constrained=tuple(weight for weight in selection.constrained if id(weight) not in zero),
-        left_alone=(
-            *selection.left_alone,
-            *(weight.left_alone(_ALL_ZERO) for weight in selection.constrained if id(weight) in zero),
-        ),
+        left_alone=(*selection.left_alone, *left_alone),
     )
 
 
 def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether tensors are zero, each as a whole; the values of each device are waited for once."""
+    """Whether tensors are zero, each as a whole."""
     found = [False] * len(tensors)
     by_device: dict[torch.device, list[int]] = {}
     for index, tensor in enumerate(tensors):
@@ -54,10 +49,15 @@ def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
         elif not tensor[(0,) * tensor.ndim].item():  # nearly always enough, and free on the CPU
             found[index] = not tensor.detach().any().item()
     for indices in by_device.values():
-        flags = torch.stack([tensors[index].detach().any() for index in indices])
-        for index, is_any in zip(indices, flags.tolist(), strict=True):
-            found[index] = not is_any
+        for index, is_zero in zip(indices, _are_zero_at_once([tensors[i] for i in indices]), strict=True):
+            found[index] = is_zero
     return found
+
+
+def _are_zero_at_once(tensors: Sequence[Tensor]) -> list[bool]:
+    """The same for tensors of one device, whose values are waited for once."""
+    flags: list[bool] = torch.stack([tensor.detach().any() for tensor in tensors]).tolist()
+    return [not is_any for is_any in flags]
 
 
 def _are_zero_everywhere(tensors: Sequence[Tensor]) -> list[bool]:
