@@ -105,22 +105,23 @@ def select(
             "only= says all that is constrained, also= adds to the default choice: name all weights in only="
         )
     sharded.refuse_flattened(model)
-    sharded.reshard(model)
+    found = (
+        OutputLayer(frozenset(), "constrained where only= names it")
+        if choice.only
+        else find_output_layer(model, output_layer, inputs)
+    )
+    sharded.reshard(model)  # after a forward pass, gathered copies may be in the place of shards
     selector = _Selector(
         choice=choice,
         parameters=_tied(model),
-        output_layer=(
-            OutputLayer(frozenset(), "constrained where only= names it")
-            if choice.only
-            else find_output_layer(model, output_layer, inputs)
-        ),
+        output_layer=found,
         trained=None if optimizer is None else held_by(_listed(optimizer)),
         constrain_frozen=frozen == "constrain",
     )
     selection = selector.select()
     if strict:
         _refuse_unknown(selection)
-    _warn_of_guesses(model, selection, selector.output_layer)
+    _warn_of_guesses(model, selection, found)
     return selection
 
 
