@@ -24,7 +24,10 @@ html_math_renderer = "mathml"
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|nn|Optimizer|collections|typing|os|lightning|transformers)\b.*"),  # described elsewhere
-    ("py:.*", r"(Constraint|Backend|pbwn\.reasons)\b.*"),  # names for types that their users see spelled out
+    (
+        "py:.*",
+        r"(Constraint|Backend|pbwn\.selection\.(rules|weights\.Choice))\b.*",
+    ),  # names for types that their users see spelled out
 ]
 
 autodoc_member_order = "bysource"

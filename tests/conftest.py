@@ -16,3 +16,8 @@ settings.load_profile("pbwn")
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_warned_of(monkeypatch):
+    monkeypatch.setattr("pbwn.selection.selector._warned", set())  # each test is warned anew

@@ -47,6 +47,7 @@ def test_a_fine_tuned_transformer_keeps_the_norms_that_it_had(capsys):
     assert "pbwn_deviation" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:.*neuron axes are unknown")  # which it shows first
 def test_a_custom_layer_is_constrained_once_its_axes_are_known(monkeypatch, capsys):
     monkeypatch.setattr("pbwn.axes._KNOWN", dict(pbwn.axes._KNOWN))
     example = run("custom_layer")

@@ -15,6 +15,8 @@ import pbwn
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*neuron axes are unknown")  # of the experts in the README's table
+
 FRAMEWORKS = ("integrations.lightning", "integrations.transformers", "accelerator.prepare")
 
 

@@ -8,8 +8,7 @@ from pbwn.certificate import Certificate
 from pbwn.constraint import MaxNorm, UnitNorm
 from pbwn.flops import Cost, cost
 from pbwn.norm_projection import NormProjection, attach, project_
-from pbwn.selection import Selection
-from pbwn.selector import select
+from pbwn.selection import Selection, select
 
 __all__ = [
     "Axes",

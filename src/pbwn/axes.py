@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import prod
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
@@ -74,7 +74,7 @@ class Axes:
         return len(self.neurons) + (self.groups > 1)
 
     def neuron_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a tensor that holds one number per neuron."""
+        """The shape of a tensor that holds one element per neuron."""
         sizes = tuple(shape[d] for d in self.neurons)
         return sizes if self.groups == 1 else (self.groups, *sizes)
 
@@ -85,6 +85,11 @@ class Axes:
 
 T = TypeVar("T")
 AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"
+Direction: TypeAlias = Literal["incoming", "outgoing"]
+
+
+class MisfitError(ValueError):
+    """A weight whose shape contradicts the sizes that its own layer states."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,16 @@ class LayerAxes:
     outgoing: Mapping[str, AxesOf] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
 
+    def knows(self, parameter: str) -> bool:
+        """Whether one parameter of the layer is a weight with known axes, in one direction at least."""
+        return any(fnmatchcase(parameter, pattern) for pattern in self.incoming)
+
     def dims_of(self, parameter: str) -> int | None:
         """How many dimensions one parameter has, where that is known."""
         return next((dims for pattern, dims in self.dims.items() if fnmatchcase(parameter, pattern)), None)
 
     def find(self, module: nn.Module, parameter: str, direction: str) -> Axes | None:
-        """The axes of one parameter of this module, or None where they are not known."""
+        """The axes of one parameter of this module, or None where they are not known; raises `MisfitError`."""
         for pattern, axes in (self.incoming if direction == "incoming" else self.outgoing).items():
             if fnmatchcase(parameter, pattern):
                 found = as_axes(axes(module) if callable(axes) else axes)
@@ -114,35 +123,54 @@ class LayerAxes:
         return None
 
 
-def _grouped_columns(module: nn.Module) -> Axes:
-    return Axes((1,), groups=module.groups)  # type: ignore[arg-type]
-
-
 _ROWS, _COLUMNS = Axes((0,)), Axes((1,))
+
+
+def _by_sizes(outputs: str, inputs: str, first: Literal["out", "in"], direction: Direction) -> Callable[..., Axes]:
+    """The axes of a layer that states its sizes: stored (out, in / groups, ...) or (in, out / groups, ...).
+
+    `first` is how layers of this type are stored; a derived layer may do it the other way round, and its sizes tell.
+    """
+
+    def axes(module: nn.Module) -> Axes:
+        out_size, in_size = getattr(module, outputs, None), getattr(module, inputs, None)
+        groups, stored = getattr(module, "groups", 1), first
+        if isinstance(out_size, int) and isinstance(in_size, int):
+            found = tuple(module._parameters["weight"].shape[:2])  # type: ignore[union-attr]
+            expected = {"out": (out_size, in_size // groups), "in": (in_size, out_size // groups)}
+            if found not in expected.values():
+                raise MisfitError(
+                    f"shape {found[0]}x{found[1]} fits neither {outputs}={out_size} nor {inputs}={in_size}"
+                )
+            if found != expected[first]:
+                stored = "in" if first == "out" else "out"
+        neurons_first = (stored == "out") == (direction == "incoming")
+        return _ROWS if neurons_first else Axes((1,), groups=groups)
+
+    return axes
+
+
+def _sized(outputs: str, inputs: str, first: Literal["out", "in"], dims: int) -> LayerAxes:
+    incoming, outgoing = (_by_sizes(outputs, inputs, first, direction) for direction in ("incoming", "outgoing"))
+    return LayerAxes({"weight": incoming}, {"weight": outgoing}, {"weight": dims})
 
 
 def _matrices(*patterns: str) -> LayerAxes:
     return LayerAxes(dict.fromkeys(patterns, _ROWS), dims=dict.fromkeys(patterns, 2))
 
 
-def _convolution(dims: int) -> LayerAxes:
-    return LayerAxes({"weight": _ROWS}, {"weight": _grouped_columns}, {"weight": dims + 2})
-
-
-def _transposed_convolution(dims: int) -> LayerAxes:
-    return LayerAxes({"weight": _grouped_columns}, {"weight": _ROWS}, {"weight": dims + 2})
-
+_EXPERTS = LayerAxes({"weight": Axes((0, 1))}, {"weight": Axes((0, 2))}, {"weight": 3})
 
 # A type that must not be imported here stands by its qualified name.
 _KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
-    nn.Linear: LayerAxes({"weight": _ROWS}, {"weight": _COLUMNS}, {"weight": 2}),
+    nn.Linear: _sized("out_features", "in_features", "out", 2),
     nn.Bilinear: LayerAxes({"weight": _ROWS}, dims={"weight": 3}),
-    nn.Conv1d: _convolution(1),
-    nn.Conv2d: _convolution(2),
-    nn.Conv3d: _convolution(3),
-    nn.ConvTranspose1d: _transposed_convolution(1),
-    nn.ConvTranspose2d: _transposed_convolution(2),
-    nn.ConvTranspose3d: _transposed_convolution(3),
+    nn.Conv1d: _sized("out_channels", "in_channels", "out", 3),
+    nn.Conv2d: _sized("out_channels", "in_channels", "out", 4),
+    nn.Conv3d: _sized("out_channels", "in_channels", "out", 5),
+    nn.ConvTranspose1d: _sized("out_channels", "in_channels", "in", 3),
+    nn.ConvTranspose2d: _sized("out_channels", "in_channels", "in", 4),
+    nn.ConvTranspose3d: _sized("out_channels", "in_channels", "in", 5),
     nn.MultiheadAttention: _matrices("in_proj_weight", "[qkv]_proj_weight"),
     # Patterns end in a digit or in _reverse, so that they do not match weight_hh_l0_g, from which weight_norm computes
     # the weight.
@@ -151,19 +179,67 @@ _KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
     nn.Embedding: _matrices("weight"),
     nn.EmbeddingBag: _matrices("weight"),
     "transformers.pytorch_utils.Conv1D": LayerAxes({"weight": _COLUMNS}, {"weight": _ROWS}, {"weight": 2}),
+    "transformers.models.jetmoe.modeling_jetmoe.JetMoeParallelExperts": _EXPERTS,
+    "transformers.models.granitemoe.modeling_granitemoe.GraniteMoeParallelExperts": _EXPERTS,
 }
 _NEVER_LAST = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def layer_axes(module: nn.Module) -> LayerAxes | None:
-    """What is known of a module's type, or of the nearest type that it derives from."""
-    return _known_of(type(module))
+    """What is known of a module's type, or of the nearest type that it derives from, or of layers of its form."""
+    return _known_of(type(module)) or _mixture_of_experts(module)
+
+
+def _mixture_of_experts(module: nn.Module) -> LayerAxes | None:
+    """The stacked experts of transformers and their router, as their own sizes tell.
+
+    Experts are three-dimensional, stored (expert, out, in) or (expert, in, out). That `gate_up_proj` packs two matrices
+    does not matter to its neurons. Where sizes do not tell, because a matrix is square, the axes are not known.
+    """
+    hidden = _first_size(module, "hidden_dim", "hidden_size")
+    inner = _first_size(module, "intermediate_dim", "intermediate_size", "expert_dim", "moe_intermediate_dim")
+    is_router = type(module).__name__.endswith("Router")
+    found: dict[str, tuple[Axes, Axes]] = {}
+    for name, parameter in module._parameters.items():
+        shape = () if parameter is None else tuple(parameter.shape)
+        if len(shape) == 3 and inner is not None and name in _EXPERT_OUTPUTS:
+            size, is_output = _EXPERT_OUTPUTS[name] * inner, name != "down_proj"
+            out_dim = _output_dim(shape, size, is_output, getattr(module, "is_transposed", None))
+            if out_dim is not None:
+                found[name] = Axes((0, out_dim)), Axes((0, 3 - out_dim))
+        elif name == "weight" and len(shape) == 2 and shape[1] == hidden != shape[0] and is_router:
+            found[name] = _ROWS, _COLUMNS
+    if not found:
+        return None
+    return LayerAxes(
+        {name: incoming for name, (incoming, _) in found.items()},
+        {name: outgoing for name, (_, outgoing) in found.items()},
+    )
+
+
+_EXPERT_OUTPUTS = {"gate_up_proj": 2, "gate_proj": 1, "up_proj": 1, "down_proj": 1}  # times the intermediate size
+
+
+def _output_dim(shape: tuple[int, ...], size: int, is_output: bool, is_transposed: object) -> int | None:
+    """Which of dimensions 1 and 2 is the output of experts; one of them has the given size, of the output or the input.
+
+    `is_transposed` is how transformers states it for most of its experts.
+    """
+    if size not in shape[1:]:
+        return None
+    if shape[1] == shape[2]:
+        return (2 if is_transposed else 1) if isinstance(is_transposed, bool) else None
+    return 1 + (shape[2] == size) if is_output else 1 + (shape[1] == size)
+
+
+def _first_size(module: nn.Module, *names: str) -> int | None:
+    return next((size for name in names if isinstance(size := getattr(module, name, None), int)), None)
 
 
 def can_be_output_layer(module: nn.Module) -> bool:
     """Whether a module maps features to others: linear layers, convolutions, and layers that were registered."""
-    return layer_axes(module) is not None and not isinstance(module, _NEVER_LAST)
+    return _known_of(type(module)) not in (None, _EXPERTS) and not isinstance(module, _NEVER_LAST)
 
 
 def can_be_registered(layer: type[nn.Module]) -> bool:

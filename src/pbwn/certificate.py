@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from pbwn import text
 from pbwn.constraint import TOLERANCE, Constraint
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
+from pbwn.selection.table import plural
 
 RowIndex: TypeAlias = "int | tuple[int, ...]"
 
@@ -130,7 +130,7 @@ class Certificate:
     def __str__(self) -> str:
         verdict = "ok" if self.ok else "NOT ok"
         when = ", between projections" if self.between_projections else ""
-        weights = text.plural(len(self.weights), "weight")
+        weights = plural(len(self.weights), "weight")
         summary = (
             f"{verdict}: largest deviation {self.largest_deviation:.1e} over {weights}, "
             f"{_count(self.dead)} dead and {_count(self.nonfinite)} broken rows{when}"

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pbwn import text
-from pbwn.naming import named_modules, unwrap
-from pbwn.selection import Selection
-from pbwn.selector import select
+from pbwn.selection import Selection, chosen
+from pbwn.selection.names import named_modules, unwrap
+from pbwn.selection.table import Table
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,9 @@ class Cost:
         shares = ("", "", "", "", _percent(self.projection, self.step), _percent(self.riemannian, self.step))
         interval = "" if self.every == 1 else f", projected every {self.every} steps"
         header = ["weight", "neurons", "fan-in", "FLOPs a step", "+ projection", "+ riemannian"]
-        return f"batch size {self.batch_size}{interval}\n\n" + text.table(
-            header, [*rows, total, shares], right=header[1:]
+        return (
+            f"batch size {self.batch_size}{interval}\n\n"
+            + Table(header, [*rows, total, shares], right=header[1:]).text()
         )
 
 
@@ -85,7 +85,7 @@ def cost(
         input_shape: the shape of one example.
         batch_size: the number of examples in a step.
         every: the interval T between projections.
-        selection: the weights to count, if not those that `select(model)` finds.
+        selection: the weights to count, as `select(model)` returned them; by default those that it finds.
         input_dtype: `torch.long` for a model of tokens.
 
     >>> model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
@@ -101,7 +101,7 @@ def cost(
     for name, value in (("batch_size", batch_size), ("every", every)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is a whole number from 1 up; found {value!r}")
-    selection = selection or select(model)
+    selection = chosen(model, selection, frozen="leave" if selection is None else "constrain")
     steps = _step_flops(model, (batch_size, *input_shape), input_dtype)
     weights = tuple(
         WeightCost(

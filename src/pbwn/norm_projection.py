@@ -20,14 +20,13 @@ from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.functional import wide_dtype
 from pbwn.masters import find_masters, has_second_iterate, look_up
-from pbwn.naming import named_parameters
 from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
 from pbwn.paths.batch import Backend, Batch
 from pbwn.radii import chosen_radii, measure_radii
-from pbwn.selection import ConstrainedWeight, Selection
-from pbwn.selector import held_by, select, would_constrain
+from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
+from pbwn.selection.names import named_parameters
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
@@ -43,11 +42,13 @@ def attach(
     gradient: Literal["ordinary", "riemannian"] = "ordinary",
     step: Literal["plain", "tangent", "angle"] = "plain",
     constraint: Constraint = _UNIT,
-    include: Sequence[str] = (),
+    only: Sequence[str] = (),
+    also: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    selection: Selection | None = None,
     initial: bool = True,
     state: Mapping[str, Any] | None = None,
     strict: bool = False,
@@ -68,11 +69,13 @@ def attach(
             radians. The last two keep a copy of the constrained weights during each step.
         constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. Rows that
             are zero now stay free of a `UnitNorm`.
-        include: patterns of weights to constrain that would be left alone, such as embeddings.
-        skip: patterns of weights to leave alone.
+        only: patterns of weights: constrain nothing but these.
+        also: patterns of weights to constrain that would be left alone, such as embeddings.
+        skip: patterns of weights to leave alone. All patterns match the names of parameters and of modules.
         axes: neuron axes of weights in custom layers, by pattern of their name.
         output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
+        selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
         initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
         state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
             the optimizer's state first.
@@ -105,10 +108,13 @@ def attach(
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
     optimizers = hookable(optimizer)
-    selection = select(
+    selection = chosen(
         model,
-        optimizers,
-        include=include,
+        selection,
+        optimizer=optimizers,
+        zero=state.get("zero", ()) if isinstance(state, Mapping) else (),
+        only=only,
+        also=also,
         skip=skip,
         axes=axes,
         output_layer=output_layer,
@@ -116,7 +122,7 @@ def attach(
         strict=strict,
     )
     if not selection.constrained:
-        raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection}")
+        raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
     _refuse_attached(selection.constrained)
     paths.paths(selection.constrained, backend)  # an error now rather than in the first step
     attached = NormProjection(
@@ -137,11 +143,13 @@ def project_(
     model: nn.Module,
     *,
     constraint: Constraint = _UNIT,
-    include: Sequence[str] = (),
+    only: Sequence[str] = (),
+    also: Sequence[str] = (),
     skip: Sequence[str] = (),
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    selection: Selection | None = None,
     strict: bool = False,
 ) -> Selection:
     """Project a model's weights once, in place, frozen ones too, and return what was projected.
@@ -156,9 +164,11 @@ def project_(
     _check_constraint(constraint)
     if constraint == UnitNorm(radius="initial"):
         raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
-    selection = select(
+    selection = chosen(
         model,
-        include=include,
+        selection,
+        only=only,
+        also=also,
         skip=skip,
         axes=axes,
         output_layer=output_layer,
@@ -167,7 +177,7 @@ def project_(
         frozen="constrain",
     )
     if not selection.constrained:
-        raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection}")
+        raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
     paths.refuse_misfits(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
@@ -398,6 +408,7 @@ class NormProjection:
             every=self._every,
             gradient=self._gradient,
             step=self._step,
+            zero=list(self._selection.zero),
             steps=[driver.steps for driver in self._drivers],
             projected=[driver.projected for driver in self._drivers],
             radii=self._whole_radii(),
@@ -414,14 +425,12 @@ class NormProjection:
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
             served = {id(weight.found) for other in _attached for weight in other._selection.constrained}
-        return tuple(
-            named.name
+        trained = (
+            named
             for named in named_parameters(self._model)
-            if named.parameter.requires_grad
-            and id(named.parameter) in held
-            and id(named.parameter) not in served
-            and would_constrain(self._selection, named)
+            if named.parameter.requires_grad and id(named.parameter) in held and id(named.parameter) not in served
         )
+        return tuple(unconstrained(self._selection, trained))
 
     def _whole_radii(self) -> dict[str, Tensor]:
         """The radii that neurons have of their own, of whole weights, by the weight's name."""

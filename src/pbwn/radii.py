@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pbwn.constraint import Constraint, MaxNorm, Radius, smallest_length
-from pbwn.naming import matches, suggestion
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
+from pbwn.selection.names import matches, suggestion
 
 
 def chosen_radii(

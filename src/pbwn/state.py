@@ -24,6 +24,7 @@ class State:
     Args:
         constraint: its kind and its settings.
         weights: the neuron axes of each constrained weight, by name.
+        zero: the weights that were left alone because all of their elements were zero at attach.
         every: the interval of projections.
         gradient: the gradient that the optimizer sees.
         step: what becomes of the optimizer's updates.
@@ -42,6 +43,7 @@ class State:
     radii: dict[str, Tensor]
     masters: dict[str, Hashable] = field(default_factory=dict)
     step: str = "plain"
+    zero: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields and the version."""
@@ -122,6 +124,7 @@ def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:
         "gradient": "unknown",
         "masters": {},
         "step": "unknown",
+        "zero": list(state.get("zero", ())),
         **{name: state[name] for name in ("steps", "projected", "radii")},
     }
 

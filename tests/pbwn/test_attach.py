@@ -283,7 +283,7 @@ def test_lbfgs_sees_a_tangent_gradient_at_each_evaluation():
 def test_sparse_gradients_of_an_embedding_are_made_tangent_too():
     model = nn.Sequential(nn.Embedding(6, 4, sparse=True), nn.Linear(4, 2))
     optimizer = torch.optim.SparseAdam(model[0].parameters(), lr=0.1)
-    pbwn.attach(model, optimizer, include=["0"], gradient="riemannian")
+    pbwn.attach(model, optimizer, also=["0"], gradient="riemannian")
     model(torch.tensor([1, 1, 4])).square().sum().backward()
     before = model[0].weight.detach().clone()
     optimizer.step()
@@ -927,8 +927,8 @@ def test_an_expanded_weight_is_left_alone():
     model[2].weight = nn.Parameter(torch.randn(1, 8).expand(8, 8))
     selection = pbwn.select(model)
     [left] = [left for left in selection.left_alone if left.name == "2.weight"]
-    assert str(left.reason) == "expanded: several of its numbers are one in memory"
-    with pytest.raises(ValueError, match="expanded: several of its numbers"):
+    assert str(left.reason) == "expanded: several of its elements are one in memory"
+    with pytest.raises(ValueError, match="expanded: several of its elements"):
         pbwn.select(model, axes={"2.weight": (0,)})
 
 

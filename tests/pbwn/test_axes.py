@@ -1,6 +1,7 @@
 """Every layer type, its neurons enumerated by hand."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def check_projection(layer, name, dims, groups, direction):
     weight = layer.get_parameter(name)
     neurons = neurons_of(tuple(weight.shape), dims, groups)
     expected = projected(weight, neurons)
-    selection = pbwn.project_(layer, output_layer=None, include=["*"], direction=direction)
+    selection = pbwn.project_(layer, output_layer=None, also=["*"], direction=direction)
     torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-6, atol=1e-7)
     [row] = [row for row in selection.constrained if row.name == name]
     assert (row.neurons, row.fan_in) == (len(neurons), len(neurons[0]))
@@ -192,7 +193,8 @@ def test_a_derived_layer_that_stores_a_stack_of_weights_is_unknown_until_somebod
     model = nn.Sequential(layer(), nn.Linear(2, 2))
     with pytest.raises(ValueError, match=words):
         pbwn.select(model, strict=True)
-    assert not pbwn.select(model).constrained
+    with pytest.warns(UserWarning, match=r"neuron axes are unknown: '0\.weight'"):
+        assert not pbwn.select(model).constrained
     assert [weight.name for weight in pbwn.select(model, axes={"0.weight": (0, 1)}).constrained] == ["0.weight"]
     pbwn.register(layer, weight=(0, 1))
     [weight] = pbwn.select(model, strict=True).constrained
@@ -274,3 +276,121 @@ def test_a_registered_linear_layer_can_still_be_the_output_layer():
 def test_a_bare_number_is_no_axes():
     with pytest.raises(TypeError, match=r"write \(0,\)"):
         Axes(0)
+
+
+class InFirst(nn.Linear):
+    """A linear layer that stores (in, out), as kernels of other libraries do."""
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.weight = nn.Parameter(torch.randn(in_features, out_features))
+
+
+class InFirstConvolution(nn.Conv2d):
+    """A grouped convolution that stores (in, out / groups, height, width)."""
+
+    def __init__(self):
+        super().__init__(4, 6, 3, groups=2)
+        self.weight = nn.Parameter(torch.randn(4, 3, 3, 3))
+
+
+class OutFirstTransposed(nn.ConvTranspose1d):
+    """A transposed convolution that stores (out, in / groups, length)."""
+
+    def __init__(self):
+        super().__init__(4, 6, 3, groups=2)
+        self.weight = nn.Parameter(torch.randn(6, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "incoming", "outgoing"),
+    [
+        (InFirst(5, 3), Axes((1,)), Axes((0,))),
+        (InFirstConvolution(), Axes((1,), groups=2), Axes((0,))),
+        (OutFirstTransposed(), Axes((0,)), Axes((1,), groups=2)),
+        (nn.Linear(3, 3), Axes((0,)), Axes((1,))),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_a_derived_layer_that_is_stored_the_other_way_round_is_known_by_its_sizes(layer, incoming, outgoing):
+    for direction, expected in (("incoming", incoming), ("outgoing", outgoing)):
+        [weight] = pbwn.select(layer, output_layer=None, direction=direction).constrained
+        assert weight.axes == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [(nn.Linear, "out_features=6 nor in_features=4"), (nn.Conv1d, "out_channels=6")]
+)
+def test_a_weight_that_fits_none_of_its_layers_sizes_is_unusual(kind, sizes):
+    layer = kind(4, 6) if kind is nn.Linear else kind(4, 6, 3)
+    layer.weight = nn.Parameter(torch.randn(12, *layer.weight.shape[1:]))
+    with pytest.raises(ValueError, match=f"unusual {kind.__name__}: shape 12x4 fits neither {sizes}"):
+        pbwn.select(layer, output_layer=None, strict=True)
+
+
+# The experts of transformers that are stacked in one parameter, and the axes of their weights.
+OUT_FIRST, IN_FIRST = {"gate_up_proj": (0, 1), "down_proj": (0, 1)}, {"gate_up_proj": (0, 2), "down_proj": (0, 2)}
+EXPERTS = {
+    "mixtral.MixtralExperts": OUT_FIRST,
+    "deepseek_v3.DeepseekV3Experts": OUT_FIRST,
+    "qwen3_moe.Qwen3MoeExperts": OUT_FIRST,
+    "gpt_oss.GptOssExperts": IN_FIRST,
+    "llama4.Llama4TextExperts": IN_FIRST,
+    "nemotron_h.NemotronHExperts": {"up_proj": (0, 1), "down_proj": (0, 1)},
+}
+SETTINGS = {
+    **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts"], 2),
+    **{
+        "hidden_act": "silu",
+        "mlp_hidden_act": "relu2",
+        "swiglu_alpha": 1.7,
+        "swiglu_limit": 7.0,
+        "moe_latent_size": None,
+    },
+}
+
+
+def experts(path, *, hidden, intermediate):
+    """One layer of two experts, or a skipped test where this version of transformers has none such."""
+    package, name = path.split(".")
+    module = pytest.importorskip(f"transformers.models.{package}.modeling_{package}")
+    kind = getattr(module, name, None)
+    if kind is None:
+        pytest.skip(f"{package} has no {name}")
+    sizes = {"hidden_size": hidden, "intermediate_size": intermediate, "moe_intermediate_size": intermediate}
+    return kind(SimpleNamespace(**SETTINGS, **sizes))
+
+
+@pytest.mark.parametrize("path", EXPERTS)
+@pytest.mark.parametrize("hidden", [8, 16])
+def test_the_stacked_experts_of_transformers_are_known(path, hidden):
+    expected = EXPERTS[path]
+    model = nn.ModuleDict({"experts": experts(path, hidden=hidden, intermediate=12)})
+    found = {weight.name: weight.axes.neurons for weight in pbwn.select(model, also=["experts"]).constrained}
+    assert found == {f"experts.{name}": axes for name, axes in expected.items()}
+    outgoing = pbwn.select(model, also=["experts"], direction="outgoing").constrained
+    assert {weight.axes.neurons for weight in outgoing} == {(0, 3 - axes[1]) for axes in expected.values()}
+
+
+def test_a_neuron_of_an_expert_is_what_its_layer_computes_one_output_from():
+    """In the layer's own forward code, the output of a neuron is the one that changes with its weights."""
+    layer = experts("mixtral.MixtralExperts", hidden=6, intermediate=4)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    [_, down] = pbwn.select(nn.ModuleDict({"experts": layer}), also=["experts"]).constrained
+    layer.config._experts_implementation = "eager"
+    inputs = torch.randn(5, 6), torch.zeros(5, 1, dtype=torch.long), torch.ones(5, 1)
+    before = layer(*inputs)
+    with torch.no_grad():
+        down.axes.rows(down.tensor)[0, 3] *= 2  # neuron 3 of expert 0
+    changed = (layer(*inputs) / before - 1).abs() > 1e-6
+    assert changed.any(0).tolist() == [index == 3 for index in range(6)]
+
+
+def test_experts_whose_sizes_do_not_tell_are_unknown():
+    square = experts("llama4.Llama4TextExperts", hidden=12, intermediate=12)
+    with pytest.raises(ValueError, match=r"1 weight could not be placed: experts\.down_proj"):
+        pbwn.select(nn.ModuleDict({"experts": square}), also=["experts.gate_up_proj"], strict=True)
+    told = experts("gpt_oss.GptOssExperts", hidden=12, intermediate=12)
+    selection = pbwn.select(nn.ModuleDict({"experts": told}), also=["experts"])  # it says so itself
+    assert {weight.axes.neurons for weight in selection.constrained} == {(0, 2)}

@@ -77,7 +77,7 @@ def test_a_zero_row_is_no_problem_for_the_ball(attach, model):
 
 def test_the_padding_row_of_an_embedding_is_not_dead(attach):
     model = nn.Sequential(nn.Embedding(5, 4, padding_idx=0), nn.Linear(4, 2))
-    projection = attach(model, include=["0"])
+    projection = attach(model, also=["0"])
     assert projection.check().ok
     assert not model[0].weight[0].any()
 
@@ -133,7 +133,7 @@ def test_an_optimizer_without_constrained_weights_excuses_nothing(model):
 def test_the_padding_row_of_a_tied_embedding_is_found_under_its_other_name(attach):
     model = nn.ModuleDict({"decoder": nn.Linear(4, 5), "embedding": nn.Embedding(5, 4, padding_idx=0)})
     model["decoder"].weight = model["embedding"].weight
-    assert attach(model, include=["embedding"]).check().ok
+    assert attach(model, also=["embedding"]).check().ok
 
 
 @pytest.mark.parametrize("padding", [1, 50])

@@ -148,7 +148,7 @@ def test_the_fresh_moment_of_a_weight_that_is_all_zero_is_no_master():
     model = make_model()
     nn.init.zeros_(model[0].weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    projection = pbwn.attach(model, optimizer, include=["0.weight"])
+    projection = pbwn.attach(model, optimizer, also=["0.weight"])
     train(model, optimizer, range(2))
     assert projection.state_dict()["masters"] == {}
 

@@ -362,3 +362,22 @@ def test_two_processes(scenario):
 )
 def test_four_processes_on_a_mesh_of_two_dimensions(scenario):
     run_on_processes(scenario, count=4)
+
+
+def a_weight_is_zero_if_all_its_parts_are():
+    torch.manual_seed(3)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].weight[:2] = 0  # the part of the first process
+        model[1].weight.zero_()
+    fully_shard(model)
+    if torch.distributed.get_rank() == 0:
+        assert len(pbwn.select(model).constrained) == 3  # it asks no other process
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    selection = pbwn.attach(model, optimizer).selection
+    assert [weight.name for weight in selection.constrained] == ["0.weight", "2.weight"]
+    assert selection.zero == ("1.weight",)
+
+
+def test_a_sharded_weight_is_zero_if_all_its_parts_are():
+    run_on_processes(a_weight_is_zero_if_all_its_parts_are)

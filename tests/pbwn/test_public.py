@@ -17,18 +17,22 @@ import pbwn
 LIBRARY = Path(pbwn.__file__).parent
 # Bottom to top: each module may import those before it.
 LAYERS = [
-    "text",
     "axes",
     "layout",
     "constraint",
     "functional",
     "paths.torch",
     "paths.dtensor",
-    "naming",
-    "reasons",
-    "output_layer",
+    "selection.names",
+    "selection.rules",
+    "selection.table",
+    "selection.trace",
+    "selection.output_layer",
+    "selection.weights",
+    "selection.zeros",
+    "selection.selector",
+    "selection.reuse",
     "selection",
-    "selector",
     "flops",
     "paths.numba",
     "paths.compile",
@@ -90,11 +94,13 @@ def test_the_arguments_of_attach_and_their_defaults_are_these():
         "gradient": "ordinary",
         "step": "plain",
         "constraint": pbwn.UnitNorm(1.0),
-        "include": (),
+        "only": (),
+        "also": (),
         "skip": (),
         "axes": None,
         "output_layer": "auto",
         "direction": "incoming",
+        "selection": None,
         "initial": True,
         "state": None,
         "strict": False,
@@ -128,7 +134,7 @@ def test_the_test_above_can_fail():
 def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
-            if node.module in ("pbwn", "pbwn.paths"):
+            if node.module in ("pbwn", "pbwn.paths", "pbwn.selection"):
                 inside = [f"{node.module}.{alias.name}" for alias in node.names]
                 yield from (name if name.partition(".")[2] in LAYERS else node.module for name in inside)
             else:
@@ -139,8 +145,9 @@ def imports_of(path):
 
 def test_modules_import_only_from_those_below():
     files = {layer: LIBRARY / f"{layer.replace('.', '/')}.py" for layer in LAYERS}
-    packages = {LIBRARY / "__init__.py", LIBRARY / "paths" / "__init__.py"}
-    assert {*LIBRARY.glob("*.py"), *LIBRARY.glob("paths/*.py")} == {*packages, *files.values()}
+    files["selection"] = LIBRARY / "selection" / "__init__.py"
+    found = {path for folder in ("", "paths/", "selection/") for path in LIBRARY.glob(f"{folder}*.py")}
+    assert found == {LIBRARY / "__init__.py", LIBRARY / "paths" / "__init__.py", *files.values()}
     for position, layer in enumerate(LAYERS):
         for imported in imports_of(files[layer]):
             root, _, name = imported.partition(".")

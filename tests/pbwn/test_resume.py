@@ -41,7 +41,7 @@ class Run:
         sparse = optimizer is torch.optim.SparseAdam
         trained = self.model.embedding if sparse else nn.ModuleList([self.model.hidden, self.model.head])
         self.optimizer = optimizer(trained.parameters(), lr=0.02)
-        self.options = {"every": EVERY, "include": ["embedding"] if sparse else [], **options}
+        self.options = {"every": EVERY, "also": ["embedding"] if sparse else [], **options}
 
     def attach(self, state=None):
         self.projection = pbwn.attach(self.model, self.optimizer, state=state, **self.options)

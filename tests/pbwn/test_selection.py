@@ -2,11 +2,16 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn.utils import parametrizations, prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pbwn
 from pbwn.layout import sharing
+from pbwn.selection.names import matches
+from pbwn.selection.table import folded
+from pbwn.selection.zeros import _are_zero_at_once
 
 
 class Everything(nn.Module):
@@ -33,6 +38,21 @@ class Everything(nn.Module):
         self.experts = nn.Parameter(torch.randn(2, 3, 4))
         self.complex = nn.Linear(3, 4, dtype=torch.complex64)
         self.head = nn.Linear(8, 3)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*neuron axes are unknown")
+
+
+class ThreeLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+        self.other = nn.Linear(4, 3)
+
+
+def small():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
 def reasons(selection):
@@ -95,7 +115,7 @@ def test_the_printed_table_shows_both_lists():
     rows = {line.split("  ")[0]: line.split() for line in printed.splitlines()}
     assert rows["grouped.weight"][1:] == ["ConvTranspose2d", "6x2x3x3", "4", "27", "(1,),", "groups=2"]
     assert rows["depthwise.weight"][1:] == ["Conv2d", "4x1x3x3", "4", "9", "(0,)"]
-    assert "output layer: 'head' (the last Linear or convolution)" in printed
+    assert "output layer: 'head' (by its name)" in printed
     assert "batch_norm.{weight, bias}" in printed
 
 
@@ -112,80 +132,23 @@ def test_the_older_hook_based_weight_norm_is_recognised():
     assert found["0.weight_v"].startswith("parametrized")
 
 
-class ThreeLayers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.head = nn.Linear(4, 2)
-        self.other = nn.Linear(4, 3)
-
-
-def with_getter(answer, getter):
-    return type("WithGetter", (ThreeLayers,), {getter: answer})()
-
-
-@pytest.mark.parametrize("getter", ["get_output_embeddings", "get_classifier"])
-def test_a_model_is_asked_for_its_output_layer(getter):
-    selection = pbwn.select(with_getter(lambda model: model.head, getter))
-    assert names(selection) == ["first.weight", "other.weight"]
-    assert selection.output_layer == f"'head' (from {getter}())"
-
-
-def test_a_model_with_two_heads_keeps_both_free():
-    selection = pbwn.select(with_getter(lambda model: (model.head, model.other), "get_classifier"))
-    assert names(selection) == ["first.weight"]
-
-
-def test_a_model_that_answers_none_falls_back_to_the_last_layer():
-    selection = pbwn.select(with_getter(lambda model: None, "get_output_embeddings"))
-    assert names(selection) == ["first.weight", "head.weight"]
-
-
-def test_the_output_projection_of_attention_is_not_taken_for_the_output_layer():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.MultiheadAttention(4, 2))
-    selection = pbwn.select(model)
-    assert selection.output_layer.startswith("'1'")
-    assert "2.out_proj.weight" in names(selection)
-
-
-def small():
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-
-
-def test_the_output_layer_can_be_chosen_or_constrained():
-    assert names(pbwn.select(small())) == ["0.weight"]
-    assert names(pbwn.select(small(), output_layer="0")) == ["2.weight"]
-    assert names(pbwn.select(small(), output_layer=None)) == ["0.weight", "2.weight"]
-    with pytest.raises(ValueError, match="output_layer='head' is not a module of the model"):
-        pbwn.select(small(), output_layer="head")
-
-
-@pytest.mark.parametrize("model", [nn.Linear(3, 4), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))], ids=type)
-def test_where_the_output_layer_is_the_only_candidate_the_table_and_the_errors_say_what_to_do(model):
-    assert "output_layer=None constrains it too" in str(pbwn.select(model))
-    with pytest.raises(ValueError, match=r"nothing to constrain.*\n(.*\n)*.*output_layer=None"):
-        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match=r"nothing to project.*\n(.*\n)*.*output_layer=None"):
-        pbwn.project_(model)
-
-
 def test_patterns_name_parameters_and_modules():
     model = Everything()
-    assert "embedding.weight" in names(pbwn.select(model, include=["emb*"]))
+    assert "embedding.weight" in names(pbwn.select(model, also=["emb*"]))
     assert not any(name.startswith("lstm") for name in names(pbwn.select(model, skip=["lstm"])))
     assert reasons(pbwn.select(model, skip=["*_proj_weight"]))["separate.q_proj_weight"] == "skipped by '*_proj_weight'"
-    assert "head.weight" in names(pbwn.select(model, include=["head"]))
+    assert "head.weight" in names(pbwn.select(model, also=["head"]))
     assert "experts" in names(pbwn.select(model, axes={"experts": (0, 1)}))
 
 
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"include": ["embed"]}, r"include='embed' matches nothing: did you mean 'embedding'"),
+        ({"also": ["embed"]}, r"also='embed' matches nothing: did you mean 'embedding'"),
         ({"skip": ["backbone.*"]}, r"skip='backbone\.\*' matches nothing"),
-        ({"include": ["batch_norm"]}, r"matches nothing that can be constrained \(batch_norm.weight: normalisation"),
-        ({"include": ["experts"]}, r"pass axes=\{'experts': \.\.\.\}"),
-        ({"axes": {"expert": (0, 1)}}, r"axes=\{'expert': \.\.\.\} names no parameter: did you mean 'experts'"),
+        ({"also": ["batch_norm"]}, r"matches nothing that can be constrained \(batch_norm.weight: normalisation"),
+        ({"also": ["experts"]}, r"pass axes=\{'experts': \.\.\.\}"),
+        ({"axes": {"expert": (0, 1)}}, r"axes=\{'expert': \.\.\.\} matches nothing: did you mean 'experts'"),
         ({"axes": {"experts": (0, 1), "exp*": (0,)}}, r"weight 'experts' is given conflicting axes: \(0, 1\), \(0,\)"),
         ({"axes": {"experts": (0, 5)}}, r"axes \(0, 5\) need 6 dimensions or more, the weight has 3"),
         ({"axes": {"experts": (0, 1, 2)}}, r"leave no weights to normalise"),
@@ -224,7 +187,7 @@ def test_a_model_without_values_has_a_table_but_cannot_be_projected():
 
 def test_weights_that_no_optimizer_holds_are_listed_as_such():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
-    selection = pbwn.select(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
+    selection = pbwn.select(model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
     assert names(selection) == ["0.weight"]
     assert reasons(selection)["1.weight"] == "not in the given optimizers"
 
@@ -247,7 +210,7 @@ def test_what_is_left_alone_under_one_name_is_left_alone_under_the_other():
     selection = pbwn.select(tied, output_layer=None)
     assert names(selection) == ["head.weight"]
     assert reasons(selection)["first.weight"].startswith("tied to second.weight: embedding")
-    assert names(pbwn.select(tied, include=["second"])) == ["first.weight"]
+    assert names(pbwn.select(tied, also=["second"])) == ["first.weight"]
 
 
 def test_a_weight_shared_by_layers_with_conflicting_axes_is_an_error():
@@ -268,10 +231,9 @@ def test_a_weight_shared_by_layers_with_conflicting_axes_is_an_error():
     ids=["data parallel", "compiled", "averaged", "data parallel of compiled"],
 )
 def test_names_are_those_of_the_model_inside_its_wrappers(wrap):
-    assert names(pbwn.select(wrap(ThreeLayers()))) == ["first.weight", "head.weight"]
-    assert pbwn.select(wrap(with_getter(lambda model: model.first, "get_classifier"))).output_layer.startswith(
-        "'first'"
-    )
+    assert names(pbwn.select(wrap(ThreeLayers()))) == ["first.weight", "other.weight"]
+    asked = type("Asked", (ThreeLayers,), {"get_classifier": lambda model: model.first})
+    assert pbwn.select(wrap(asked())).output_layer.startswith("'first' (from get_classifier())")
 
 
 def test_an_attribute_that_happens_to_be_called_module_keeps_its_name():
@@ -298,59 +260,13 @@ def test_weights_that_lost_their_rows_are_refused_with_advice():
         pbwn.select(model)
 
 
-class Distillation(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.student = small()
-        self.teacher = small().requires_grad_(False)
-
-
-def test_a_frozen_layer_is_not_taken_for_the_output_layer():
-    selection = pbwn.select(Distillation())
-    assert selection.output_layer.startswith("'student.2'")
-    assert names(selection) == ["student.0.weight"]
-
-
-def test_an_optimizer_of_hidden_layers_alone_does_not_make_one_of_them_the_output_layer():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
-    selection = pbwn.select(model, torch.optim.SGD(model[:2].parameters(), lr=0.1))
-    assert names(selection) == ["0.weight", "1.weight"]
-
-
-class Holder(nn.Module):
-    """A training module beside a loss, as Lightning users write it."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-        self.loss = nn.CrossEntropyLoss()
-
-
-def test_a_model_inside_a_module_that_merely_holds_it_is_asked_too():
-    selection = pbwn.select(Holder(with_getter(lambda model: model.head, "get_output_embeddings")))
-    assert selection.output_layer == "'model.head' (from get_output_embeddings())"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [lambda model, name: model.head, lambda model: {"main": model.head}, lambda model: "head"],
-    ids=["needs an argument", "a dictionary", "a word"],
-)
-def test_a_getter_that_answers_strangely_is_no_trouble(answer):
-    assert "first.weight" in names(pbwn.select(with_getter(answer, "get_classifier")))
-
-
-def test_several_heads_can_be_named():
-    assert names(pbwn.select(ThreeLayers(), output_layer=["head", "other"])) == ["first.weight"]
-
-
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
         ({"output_layer": nn.Linear(2, 2)}, "names of modules"),
         ({"output_layer": [3]}, "names of modules"),
         ({"skip": None}, "skip is a list of patterns"),
-        ({"include": [0]}, "include is a list of patterns"),
+        ({"also": [0]}, "also is a list of patterns"),
     ],
 )
 def test_wishes_of_the_wrong_kind_are_refused(wishes, words):
@@ -381,7 +297,7 @@ def test_an_empty_weight_is_left_alone():
 def test_a_module_that_holds_itself_is_no_trouble():
     model = ThreeLayers()
     model.first.parent = model
-    assert names(pbwn.select(model)) == ["first.weight", "head.weight"]
+    assert names(pbwn.select(model)) == ["first.weight", "other.weight"]
 
 
 def test_the_reasons_of_a_module_are_told_once():
@@ -410,23 +326,13 @@ def test_what_a_recurrent_weight_is_computed_from_is_left_alone_as_on_other_laye
         assert reason == "parametrized: the layer's weight is computed from it"
 
 
-def test_an_adaptive_softmax_is_the_output_layer_as_a_whole():
-    model = nn.Sequential(nn.Linear(8, 16), nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 50]))
-    selection = pbwn.select(model)
-    assert names(selection) == ["0.weight"]
-    assert selection.output_layer == "'1' (an adaptive softmax)"
-    assert "1.head.weight" in names(pbwn.select(model, output_layer=None))
-    model.append(nn.Linear(16, 2))
-    assert pbwn.select(model).output_layer.startswith("'2'")
-
-
 def test_a_tied_weight_is_included_by_any_of_its_names():
     tied = Tied(nn.Embedding(4, 4), nn.Linear(4, 4))
     for pattern in ("first", "second", "second.weight", "sec*"):
-        assert names(pbwn.select(tied, include=[pattern])) == ["first.weight"]
+        assert names(pbwn.select(tied, also=[pattern])) == ["first.weight"]
     tied.first.weight.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"include='second' matches nothing .* \(first\.weight: frozen"):
-        pbwn.select(tied, include=["second"])
+    with pytest.raises(ValueError, match=r"also='second' matches nothing .* \(first\.weight: frozen"):
+        pbwn.select(tied, also=["second"])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -456,7 +362,7 @@ def test_parameters_that_are_the_same_memory_are_tied():
     model[1].weight = nn.Parameter(model[0].weight.data)
     assert reasons(pbwn.select(model))["0.weight"].startswith("embedding")
     assert "0.weight (= 1.weight)" in str(pbwn.select(model))
-    assert [weight.name for weight in pbwn.select(model, include=["0"]).constrained] == ["0.weight", "1.weight"]
+    assert [weight.name for weight in pbwn.select(model, also=["0"]).constrained] == ["0.weight", "1.weight"]
 
 
 def test_each_of_two_parameters_in_one_memory_has_its_gradient_made_tangent():
@@ -478,7 +384,7 @@ def test_a_view_that_nothing_trains_does_not_keep_a_weight_from_being_constraine
     assert [weight.name for weight in pbwn.select(model).constrained] == ["0.weight"]
     model[1].weight.requires_grad_(True)
     optimizer = torch.optim.SGD([model[0].weight, *model[2].parameters()], lr=0.1)
-    assert [weight.name for weight in pbwn.select(model, optimizer).constrained] == ["0.weight"]
+    assert [weight.name for weight in pbwn.select(model, optimizer=optimizer).constrained] == ["0.weight"]
 
 
 def test_a_weight_and_its_transpose_in_one_memory_are_refused_until_one_is_skipped():
@@ -544,14 +450,434 @@ def test_sparse_and_empty_weights_are_not_constrained():
         pbwn.select(model, axes={"empty": (0,)})
 
 
-@pytest.mark.parametrize("nothing", [[], ()])
-def test_an_empty_list_of_output_layers_is_none(nothing):
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    assert len(pbwn.select(model, output_layer=nothing).constrained) == 2
-
-
 def test_fabrics_wrapper_does_not_show():
     model = nn.Module()
     model._forward_module = model._original_module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     [weight] = pbwn.select(model).constrained
     assert (weight.name, weight.others) == ("0.weight", ())
+
+
+def test_also_adds_and_only_restricts():
+    model = Everything()
+    default = names(pbwn.select(model))
+    assert names(pbwn.select(model, also=["embedding"])) == ["embedding.weight", *default]
+    assert names(pbwn.select(model, only=["embedding", "cell", "head"])) == [
+        "embedding.weight",
+        "cell.weight_ih",
+        "cell.weight_hh",
+        "head.weight",
+    ]
+    assert names(pbwn.select(model, only=["lstm.*_l1"], skip=["*_hh_*"])) == ["lstm.weight_ih_l1", "lstm.weight_hr_l1"]
+    found = reasons(pbwn.select(model, only=["cell"], strict=True))  # what is not named need not be known
+    assert found["bilinear.weight"] == found["experts"] == found["head.weight"] == "not named by only="
+    assert found["batch_norm.weight"] == "normalisation layer"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"only": ["bilinear"], "also": ["embedding"]}, "name all weights in only="),
+        (
+            {"only": ["batch_norm", "cell"]},
+            r"only='batch_norm' matches nothing that can be constrained \(batch_norm.weig",
+        ),
+        ({"only": ["cel"]}, "only='cel' matches nothing: did you mean 'cell'"),
+        (
+            {"only": ["cell"], "axes": {"experts": (0, 1)}},
+            r"axes=\{'experts': ...\} matches .* \(experts: not named by only",
+        ),
+        ({"axes": {"batch_norm": (0,)}}, r"axes=\{'batch_norm': ...\} matches nothing that can be constrained"),
+        ({"axes": {"lstm": (0, 1)}}, r"axes=\{'lstm': \(0, 1\)\} match 'lstm.weight_ih_l0', .* one by one"),
+        ({"also": ["b*_norm"]}, "batch_norm.bias: normalisation layer"),
+    ],
+)
+def test_names_that_contradict_each_other_or_choose_nothing_are_refused(wishes, words):
+    with pytest.raises(ValueError, match=words):
+        pbwn.select(Everything(), **wishes)
+
+
+class MixtureOfExperts(nn.Module):
+    """Two stacks of weights of unknown axes, with their biases, as a module of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.w1, self.b1_bias = nn.Parameter(torch.randn(2, 6, 4)), nn.Parameter(torch.zeros(2, 6))
+        self.w2, self.scale = nn.Parameter(torch.randn(2, 4, 6)), nn.Parameter(torch.ones(4))
+
+
+def test_axes_given_for_a_module_are_those_of_its_weights():
+    model = nn.ModuleDict({"moe": MixtureOfExperts(), "head": nn.Linear(4, 2)})
+    for pattern in ("moe", "m*", "moe.w*"):
+        selection = pbwn.select(model, axes={pattern: (0, 1)})
+        assert [(weight.name, weight.axes.neurons) for weight in selection.constrained] == [
+            ("moe.w1", (0, 1)),
+            ("moe.w2", (0, 1)),
+        ]
+        assert {"moe.b1_bias", "moe.scale"} <= set(reasons(selection))
+    model["moe"].w2 = nn.Parameter(torch.randn(4, 6))
+    with pytest.raises(ValueError, match=r"'moe.w2', shape 4x6: axes \(0, 1\) count every dimension .* one by one"):
+        pbwn.select(model, axes={"moe": (0, 1)})
+
+
+def test_what_the_table_shows_in_braces_can_be_used_as_a_pattern():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)) for _ in range(12)), nn.Linear(4, 2))
+    [row] = [line for line in str(pbwn.select(model)).splitlines() if line.startswith("{0..11}.0.weight ")]
+    assert row.split() == ["{0..11}.0.weight", "Linear", "4x4", "4", "4", "(0,)"]
+    assert names(pbwn.select(model, skip=["{0..8, 10}.0"])) == ["9.0.weight", "11.0.weight"]
+
+
+def test_an_optimizer_in_the_place_of_inputs_is_refused():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for given in (optimizer, [optimizer]):
+        with pytest.raises(TypeError, match="select\\(model, optimizer=optimizer\\)"):
+            pbwn.select(model, given)
+
+
+def deep():
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+
+
+def test_what_was_selected_is_what_is_constrained():
+    model = deep()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    selection = pbwn.select(model, skip=["0"], output_layer=None)
+    projection = pbwn.attach(model, optimizer, selection=selection)
+    assert names(projection.selection) == names(selection) == ["1.weight", "2.weight"]
+    assert reasons(projection.selection)["0.weight"] == "skipped by '0'"
+    assert projection.check().ok
+    assert [cost.name for cost in pbwn.cost(model, (4,), selection=selection).weights] == ["1.weight", "2.weight"]
+    another = deep()
+    before = another[0].weight.clone()
+    assert names(pbwn.project_(another, selection=pbwn.select(another, only=["1"]))) == ["1.weight"]
+    assert torch.equal(another[0].weight, before)
+    assert torch.allclose(another[1].weight.norm(dim=1), torch.ones(4))
+
+
+def test_a_selection_made_before_is_seen_with_the_optimizers_and_frozen_weights_of_now():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)), nn.Linear(4, 2))
+    selection = pbwn.select(model)
+    model[1].requires_grad_(False)
+    optimizer = torch.optim.SGD([*model[0].parameters(), *model[1].parameters(), *model[3].parameters()], lr=0.1)
+    found = pbwn.attach(model, optimizer, selection=selection).selection
+    assert names(found) == ["0.weight", "3.weight"]
+    assert reasons(found)["1.weight"] == "frozen"
+    assert reasons(found)["2.weight"] == "not in the given optimizers"
+    with pytest.raises(ValueError, match="nothing to constrain"):
+        pbwn.attach(model, torch.optim.SGD(model[4].parameters(), lr=0.1), selection=selection)
+
+
+def test_a_selection_serves_the_wrapped_model_too():
+    model = deep()
+    selection = pbwn.select(model)
+    compiled = torch.compile(model, backend="eager")
+    projection = pbwn.attach(compiled, torch.optim.SGD(model.parameters(), lr=0.1), selection=selection)
+    assert names(projection.selection) == ["0.weight", "1.weight"]
+
+
+def replaced(model):
+    model[1] = nn.Linear(4, 4)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "words"),
+    [
+        (lambda model: model, {"skip": ["0"]}, ValueError, "pass skip= to pbwn.select"),
+        (lambda model: model, {"output_layer": None}, ValueError, "pass output_layer= to pbwn.select"),
+        (lambda model: model, {"direction": "outgoing"}, ValueError, "pass direction= to pbwn.select"),
+        (lambda model: model, {"strict": True}, ValueError, "pass strict= to pbwn.select"),
+        (
+            lambda model: deep(),
+            {},
+            ValueError,
+            "not of this model as it is now: it has no weight '0.weight' of shape 4x4",
+        ),
+        (replaced, {}, ValueError, "no weight '1.weight' of shape 4x4 in the same layer"),
+        (lambda model: nn.Sequential(model), {}, ValueError, "no weight '0.weight'"),
+    ],
+)
+def test_a_selection_that_does_not_fit_is_refused(make, options, error, words):
+    model = deep()
+    selection = pbwn.select(model)
+    model = make(model)
+    with pytest.raises(error, match=words):
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), selection=selection, **options)
+    with pytest.raises(error, match=words):
+        pbwn.project_(model, selection=selection, **options)
+
+
+def test_a_selection_is_what_select_returns():
+    model = deep()
+    with pytest.raises(TypeError, match=r"selection is what pbwn.select.* found list"):
+        pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), selection=["0"])
+    pbwn.attach(  # arguments that say nothing say nothing against it either
+        model, torch.optim.SGD(model.parameters(), lr=0.1), selection=pbwn.select(model), only=[], axes={}
+    )
+
+
+ALL_ZERO = (
+    "all zero (such as LoRA's B, or a residual branch that starts at zero): a step away from zero would be blown up"
+)
+
+
+def test_a_weight_that_starts_at_zero_is_left_alone_unless_it_is_named():
+    model = deep()
+    nn.init.zeros_(model[1].weight)
+    selection = pbwn.select(model)
+    assert names(selection) == ["0.weight"]
+    assert reasons(selection)["1.weight"].startswith(ALL_ZERO)
+    for wishes in ({"also": ["1"]}, {"only": ["*.weight"]}, {"axes": {"1.weight": (0,)}}):
+        assert "1.weight" in names(pbwn.select(model, **wishes))
+    with torch.no_grad():
+        model[1].weight[3, 2] = 1e-30
+    assert names(pbwn.select(model)) == ["0.weight", "1.weight"]
+
+
+def test_a_weight_that_is_zero_when_it_is_attached_is_left_alone_though_it_was_selected():
+    model = deep()
+    selection = pbwn.select(model)
+    nn.init.zeros_(model[1].weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-8)
+    projection = pbwn.attach(model, optimizer, selection=selection)
+    assert names(projection.selection) == ["0.weight"]
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    assert model[1].weight.abs().max() < 1e-6
+
+
+def test_a_weight_that_started_at_zero_is_left_alone_in_a_resumed_run_too():
+    model = deep()
+    nn.init.zeros_(model[1].weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    assert model[1].weight.any()
+    state = projection.state_dict()
+    projection.detach()
+    resumed = pbwn.attach(model, optimizer, state=state)
+    assert names(resumed.selection) == ["0.weight"]
+    assert resumed.state_dict() == state
+
+
+class Devices(TorchDispatchMode):
+    """Counts the values that are waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.waits += name in ("_local_scalar_dense", "item")
+        return func(*args, **(kwargs or {}))
+
+
+def test_on_the_cpu_one_element_tells_that_a_weight_is_not_zero():
+    model = deep()
+    with Devices() as counted:
+        pbwn.select(model)
+    assert counted.waits == 2
+
+
+def test_the_values_of_a_device_are_waited_for_once():
+    tensors = [torch.zeros(3, 3), torch.ones(2), torch.full((2, 2), float("nan")), torch.zeros(1, dtype=torch.bfloat16)]
+    with Devices() as counted:
+        assert _are_zero_at_once(tensors) == [True, False, False, True]
+    assert counted.waits == 0  # but for the list that comes back
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with an adapter as peft makes them, and DoRA's magnitudes."""
+
+    def __init__(self):
+        super().__init__()
+        self.base_layer = nn.Linear(4, 6).requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(4, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, 6, bias=False)})
+        self.lora_embedding_A = nn.ParameterDict({"default": torch.randn(2, 4)})
+        self.lora_magnitude_vector = nn.ParameterDict({"default": torch.ones(1, 6)})
+
+
+class Loralib(nn.Linear):
+    """A linear layer that is an adapter itself."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.lora_A, self.lora_B = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.randn(4, 2))
+
+
+def test_adapters_are_left_alone_unless_they_are_asked_for():
+    model = nn.ModuleDict({"q": Adapted(), "v": Loralib(), "head": nn.Linear(4, 2)})
+    selection = pbwn.select(model, strict=True)  # what is an adapter is not unknown
+    assert names(selection) == ["v.weight"]
+    adapters = [name for name, reason in reasons(selection).items() if reason == "adapter (also= constrains it)"]
+    assert adapters == [
+        "q.lora_A.default.weight",
+        "q.lora_B.default.weight",
+        "q.lora_embedding_A.default",
+        "q.lora_magnitude_vector.default",
+        "v.lora_A",
+        "v.lora_B",
+    ]
+    assert names(pbwn.select(model, also=["*.lora_A.default"])) == ["q.lora_A.default.weight", "v.weight"]
+
+
+# Parameters of a module of an unknown type: their names and shapes, and whether they are weights.
+PARAMETERS = [
+    ("cls_token", (1, 1, 8), False),
+    ("pos_embed", (1, 16, 8), False),
+    ("position_embeddings", (16, 8), False),
+    ("relative_position_bias_table", (49, 4), False),
+    ("rel_pos_h", (13, 8), False),
+    ("register_tokens", (1, 4, 8), False),
+    ("gamma", (8, 1, 1), False),
+    ("layer_scale_1", (1, 8), False),
+    ("A_log", (8, 4), False),
+    ("anything", (1, 8, 1, 1), False),
+    ("weight", (8, 4), True),
+    ("kernel", (1, 8), True),
+    ("query", (8, 8), True),
+    ("position_proj", (8, 8), True),
+    ("experts", (1, 8, 4), True),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "is_weight"), PARAMETERS)
+def test_strict_trips_on_weights_alone(name, shape, is_weight):
+    model = nn.ModuleDict({"custom": nn.Module(), "head": nn.Linear(4, 2)})
+    model["custom"].register_parameter(name, nn.Parameter(torch.randn(shape)))
+    model["list"] = nn.ParameterDict({name: nn.Parameter(torch.randn(shape))})
+    if is_weight:
+        with pytest.raises(ValueError, match=rf"2 weights could not be placed: custom\.{name}"):
+            pbwn.select(model, strict=True)
+    else:
+        assert not pbwn.select(model, strict=True).unknown
+
+
+class WithUnknown(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.custom = nn.ModuleList(nn.Module() for _ in range(count))
+        for module in self.custom:
+            module.kernel = nn.Parameter(torch.randn(3, 4))
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_of_unknown_axes_are_warned_of_once_with_the_line_to_write():
+    with pytest.warns(UserWarning, match=r"WithUnknown: 8 weights .* unknown: 'custom\.\{0\.\.7\}\.kernel'") as caught:
+        pbwn.select(WithUnknown(8))
+    [warning] = caught
+    assert "axes={'custom.{0..7}.kernel': (0,)}" in str(warning.message)
+    assert warning.filename == __file__
+    model = WithUnknown(8)
+    pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))  # of the same type and names: not again
+    assert len(names(pbwn.select(model, axes={"custom.{0..7}.kernel": (0,)}))) == 9
+    with pytest.warns(UserWarning, match="'custom.0.kernel'"):
+        pbwn.select(WithUnknown(1))
+    pbwn.select(WithUnknown(2), skip=["custom"])  # on purpose
+
+
+def test_the_summary_tells_unknown_from_on_purpose_in_elements_and_percent():
+    selection = pbwn.select(WithUnknown(2))
+    assert selection.summary == (
+        "1 weight constrained (4 neurons, 16 elements, 30 % of the model's parameters)",
+        "2 weights left alone because their axes are unknown (24 elements, 44 %)",
+        "3 parameters left alone on purpose (14 elements, 26 %)",
+    )
+    assert str(selection).splitlines()[:4] == [*selection.summary, "output layer: 'head' (by its name)"]
+    assert repr(selection) == (
+        "<Selection: 1 weight constrained (30 % of the parameters), 2 of unknown axes (44 %), "
+        "output layer: 'head' (by its name)>"
+    )
+
+
+def test_a_notebook_shows_tables():
+    model = WithUnknown(2)
+    model.add_module("<b>", nn.Linear(4, 4))
+    html = pbwn.select(model)._repr_html_()
+    assert html.count("<table>") == html.count("</table>") == 2
+    assert "<td>custom.{0, 1}.kernel</td>" in html
+    assert "<td>&lt;b&gt;.weight</td>" in html
+    assert "2 weights left alone because their axes are unknown" in html
+
+
+def test_a_table_of_a_deep_model_fits_a_screen():
+    with torch.device("meta"):
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
+    printed = str(pbwn.select(model)).splitlines()
+    assert len(printed) < 25
+    assert max(map(len, printed)) < 110
+
+
+def test_what_is_left_of_many_frozen_layers_is_told_in_few_words():
+    models = (
+        nn.Sequential(*(nn.Linear(4, 4) for _ in range(500))),
+        nn.ModuleDict({f"layer_{index}": nn.Linear(4, 4) for index in range(500)} | {"head": nn.Linear(4, 2)}),
+    )
+    for model in models:
+        model.requires_grad_(False)
+        with pytest.raises(ValueError, match="nothing to constrain") as refused:
+            pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert len(str(refused.value)) < 2000
+    assert "... and 982 more rows" in str(refused.value)
+
+
+FOLDED = [
+    (["a.0.w", "a.1.w", "a.2.w"], ["a.{0..2}.w"]),
+    (["a.0", "b.0", "a.1", "b.1"], ["a.{0, 1}", "b.{0, 1}"]),
+    (["a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1"], ["a.{0, 1}.b.{0, 1}"]),
+    (["a.0.b.0", "a.0.b.1", "a.1.b.0"], ["a.0.b.{0, 1}", "a.1.b.0"]),
+    (["0", "1", "2", "5", "7", "8"], ["{0..2, 5, 7, 8}"]),
+    (["conv1.w", "conv2.w"], ["conv1.w", "conv2.w"]),
+    (["same", "same"], ["same"]),
+    ([], []),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), FOLDED)
+def test_names_that_differ_in_an_index_are_one(given, expected):
+    assert folded(given) == expected
+    for name in given:  # and what is shown matches what it stands for
+        assert sum(matches(pattern, name) for pattern in expected) == 1
+
+
+def sharded_class(layer):
+    """As fully_shard makes it: a class of its own for each layer."""
+    return type(f"FSDP{type(layer).__name__}", (type("FSDPModule", (), {}), type(layer)), {})
+
+
+def test_the_names_of_torch_s_own_classes_do_not_show():
+    layer = nn.Linear(4, 4)
+    layer.__class__ = sharded_class(layer)
+    weight_normed = parametrizations.weight_norm(nn.Linear(4, 4))
+    model = nn.Sequential(layer, weight_normed, nn.MultiheadAttention(4, 2), nn.Linear(4, 2))
+    shown = {row.name: row.layer for row in (*pbwn.select(model).constrained, *pbwn.select(model).left_alone)}
+    assert shown["0.weight"] == shown["1.bias"] == shown["2.out_proj.weight"] == "Linear"
+    assert "NonDynamicallyQuantizable" not in str(pbwn.select(model))
+
+
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList([nn.Linear(4, 4)]), nn.Linear(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "is_missed"),
+    [
+        ({}, True),
+        ({"only": ["blocks"]}, True),
+        ({"only": ["head"]}, False),
+        ({"skip": ["blocks"], "output_layer": None}, False),
+    ],
+)
+def test_a_layer_that_is_put_in_later_is_judged_by_what_was_asked_for(wishes, is_missed):
+    model = Growing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, **wishes)
+    model.blocks.append(nn.Linear(4, 4))
+    optimizer.add_param_group({"params": model.blocks[1].parameters()})
+    assert projection.check().unconstrained == (("blocks.1.weight",) if is_missed else ())

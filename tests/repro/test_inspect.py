@@ -48,28 +48,29 @@ def inspect(tmp_path, monkeypatch):
 
 def test_a_model_in_the_current_folder_is_shown(inspect):
     printed = inspect("my_models:ready")
-    assert printed.startswith("1 weight constrained (8 neurons)")
+    assert printed.startswith("1 weight constrained (8 neurons,")
     assert "output layer: '2'" in printed
 
 
 def test_a_callable_is_called_with_its_arguments(inspect):
-    assert "(16 neurons)" in inspect("my_models:build", "--set", "width=16", "--set", "deep=true")
-    assert "(8 neurons)" in inspect("my_models:Holder.make")
+    assert "(16 neurons," in inspect("my_models:build", "--set", "width=16", "--set", "deep=true")
+    assert "(8 neurons," in inspect("my_models:Holder.make")
 
 
 def test_the_networks_of_the_paper_are_shown_as_the_experiments_constrain_them(inspect):
-    assert inspect("resnet-20").startswith("19 weights constrained (688 neurons)")
+    assert inspect("resnet-20").startswith("19 weights constrained (688 neurons,")
     assert "output layer: 'classifier' (as given)" in inspect("resnet-20")
     assert "classifier.weight" not in inspect("mlp").partition("left alone  ")[2]  # the MLP's output is constrained
     assert "100x64" in inspect("resnet-20", "--set", "num_classes=100")
 
 
 def test_wishes_are_those_of_attach(inspect):
-    assert "(13 neurons)" in inspect("my_models:build", "--include", "0")
-    assert "(2 neurons)" in inspect("my_models:build", "--output-layer", "1")
-    assert "(10 neurons)" in inspect("my_models:build", "--output-layer", "none")
-    assert "(5 neurons)" in inspect("my_models:build", "--axes", "0.weight=[0]", "--skip", "1")
-    assert "(4 neurons)" in inspect("my_models:ready", "--direction", "outgoing")
+    assert "(13 neurons," in inspect("my_models:build", "--also", "0")
+    assert "(5 neurons," in inspect("my_models:build", "--only", "0")
+    assert "(2 neurons," in inspect("my_models:build", "--output-layer", "1")
+    assert "(10 neurons," in inspect("my_models:build", "--output-layer", "none")
+    assert "(5 neurons," in inspect("my_models:build", "--axes", "0.weight=[0]", "--skip", "1")
+    assert "(4 neurons," in inspect("my_models:ready", "--direction", "outgoing")
 
 
 MISUSES = {

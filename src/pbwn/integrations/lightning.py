@@ -9,7 +9,7 @@ from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
 from pbwn.norm_projection import NormProjection, attach
 from pbwn.optimizer_hooks import hookable
-from pbwn.selector import held_by
+from pbwn.selection import held_by
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from pbwn.naming import suggestion
 from pbwn.norm_projection import attach
+from pbwn.selection.names import suggestion
 
 _NAMES = [
     parameter.name

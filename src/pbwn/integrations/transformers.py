@@ -26,8 +26,8 @@ class ProjectionCallback(TrainerCallback):
     """Keeps the model's weights on the sphere while a Transformers Trainer trains it.
 
     It takes the keyword arguments of `pbwn.attach`. A pretrained model wants `constraint=UnitNorm(radius="initial")`,
-    because attaching rescales its weights otherwise. Embeddings are left alone, and the output head, tied to them or
-    not; of several heads, name the others with `output_layer=[...]`.
+    because attaching rescales its weights otherwise. Embeddings are left alone, and so are the output heads, tied to
+    them or not: print `callback.projection` to see which, and name others with `output_layer=[...]`.
 
     Its state is a file in each checkpoint folder, `<name>.pt`: a run resumed with
     `trainer.train(resume_from_checkpoint=...)` equals an uninterrupted one bit for bit.

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from pbwn import functional, text
+from pbwn import functional
 from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, misfit
 from pbwn.layout import Whereabouts, is_plain, overlapping
 from pbwn.paths import dtensor
 from pbwn.paths.torch import Entry, FunctionalPath, Rates, TorchPath, has_usual_radii, norm_dtype
-from pbwn.reasons import SUPPORTED_DTYPES
 from pbwn.selection import ConstrainedWeight
+from pbwn.selection.rules import SUPPORTED_DTYPES
+from pbwn.selection.table import plural
 
 Backend: TypeAlias = Literal["auto", "torch", "numba", "compile"]
 BACKENDS = ("auto", "torch", "numba", "compile")
@@ -229,7 +230,7 @@ def summary(taken: Sequence[str]) -> str:
     counts = Counter(path if path in BACKENDS else "torch" for path in taken)
     if len(counts) == 1:
         return next(iter(counts))
-    return " and ".join(f"{name} ({text.plural(count, 'weight')})" for name, count in counts.items())
+    return " and ".join(f"{name} ({plural(count, 'weight')})" for name, count in counts.items())
 
 
 def missing(backend: Backend) -> str | None:

@@ -23,7 +23,11 @@ def inspect(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An argument of the callable, as JSON; may be repeated."),
     ] = None,
-    include: Annotated[
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Constrain nothing but these, such as 'layers.*'; may be repeated."),
+    ] = None,
+    also: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Constrain these too, such as 'embed*'; may be repeated."),
     ] = None,
@@ -65,7 +69,8 @@ def inspect(
     try:
         found = pbwn.select(
             model,
-            include=include or (),
+            only=only or (),
+            also=also or (),
             skip=skip or (),
             axes=dict(_axes(each) for each in axes or ()),
             direction=direction,

@@ -1,12 +1,15 @@
-"""The names of a model's modules and parameters, without those that wrappers put in front."""
+"""The names of a model's modules and parameters, without those that wrappers put in front, and patterns over them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -64,24 +67,58 @@ def unwrap(model: nn.Module) -> nn.Module:
     return innermost
 
 
+def layer_name(module: nn.Module) -> str:
+    """The name of a module's type as its author wrote it, without what torch makes of it.
+
+    >>> layer_name(nn.MultiheadAttention(4, 2).out_proj)
+    'Linear'
+    >>> layer_name(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+    'Linear'
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(getattr(module, "original_name", type(module).__name__))
+    names = [kind.__name__ for kind in type(module).__mro__]
+    for prefix in ("NonDynamicallyQuantizable", "Parametrized", "FSDP"):
+        if names[0].removeprefix(prefix) in names[1:]:
+            return names[0].removeprefix(prefix)
+    return names[0]
+
+
 def matches(pattern: str, name: str) -> bool:
     """Whether a pattern, or a name as it is, names a parameter or a module that holds it; `*` spans dots.
 
+    Braces are read as the tables write them, so that what is printed can be used as a pattern.
+
     >>> matches("layer1", "layer1.0.conv.weight"), matches("*.gate", "mlp.gate.weight")
     (True, True)
-    >>> matches("gate", "mlp.gate.weight")
-    False
+    >>> matches("gate", "mlp.gate.weight"), matches("blocks.{0..11}.{q, v}", "blocks.10.q.weight")
+    (False, True)
     """
-    parts = name.split(".")
-    return any(is_name(pattern, ".".join(parts[:length])) for length in range(1, len(parts) + 1))
+    return name == pattern or name.startswith(f"{pattern}.") or _expression(pattern).match(name) is not None
 
 
-def is_name(pattern: str, name: str) -> bool:
-    """Whether a pattern, or the name as it is, names exactly this."""
-    return name == pattern or fnmatchcase(name, pattern)
+@lru_cache(maxsize=1024)
+def _expression(pattern: str) -> re.Pattern[str]:
+    """Matches what the pattern names and, after a dot, all that it holds."""
+    pieces = re.split(r"\{([^{}]*)\}", pattern)  # every second piece stood in braces
+    body = "".join(_choice(piece) if index % 2 else _glob(piece) for index, piece in enumerate(pieces))
+    return re.compile(rf"(?s:{body})(?:\..*)?\Z")
 
 
-def suggestion(name: str, known: list[str]) -> str:
+def _glob(pattern: str) -> str:
+    return translate(pattern).removeprefix("(?s:").rpartition(")")[0]
+
+
+def _choice(inside: str) -> str:
+    """What stands in braces: names, and ranges of indices such as 0..11."""
+    choices: list[str] = []
+    for item in inside.split(","):
+        ends = re.fullmatch(r"(\d+)\.\.(\d+)", item.strip())
+        choices += map(str, range(int(ends[1]), int(ends[2]) + 1)) if ends else [_glob(item.strip())]
+    return f"(?:{'|'.join(choices)})"
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
     """Name the closest of the known names, or some of them."""
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     if close:

@@ -1,0 +1,363 @@
+"""Which layers of a model are its output layers, and how that was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from pbwn.axes import can_be_output_layer
+from pbwn.selection.names import named_modules, suggestion
+from pbwn.selection.rules import is_adapter
+from pbwn.selection.table import folded
+from pbwn.selection.trace import see_output
+
+_GETTERS = ("get_output_embeddings", "get_classifier")
+
+
+@dataclass(frozen=True)
+class OutputLayer:
+    """The modules that make up the output layers, and a sentence on how they were found."""
+
+    modules: frozenset[nn.Module]
+    description: str
+    is_guess: bool = False
+
+
+def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, inputs: Sequence[Any] = ()) -> OutputLayer:
+    """Find the output layers: by name, by themselves where the choice is "auto", or none where it is None.
+
+    By themselves means: seen with inputs where there are some, else as the model says, else by the names that such
+    layers have, and only then by order.
+    """
+    if choice in (None, [], ()):
+        return OutputLayer(frozenset(), "constrained like any other (output_layer=None)")
+    if choice != "auto":
+        return _given(model, [choice] if isinstance(choice, str) else choice)
+    if inputs:
+        return _seen(model, inputs)
+    return _Layers(model).output_layer()
+
+
+def _given(model: nn.Module, names: Sequence[str]) -> OutputLayer:
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f'output_layer is "auto", None, or the names of modules; found {names!r}')
+    modules = {known: module for known, module, _ in named_modules(model) if known}
+    for name in names:
+        if name not in modules:
+            raise ValueError(f"output_layer={name!r} is not a module of the model: {suggestion(name, list(modules))}")
+    parts = frozenset(part for name in names for part in modules[name].modules())
+    return OutputLayer(parts, f"{', '.join(map(repr, names))} (as given)")
+
+
+def _seen(model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
+    """The layers that come last before the output; of the others, those whose names say so and that the pass left out.
+
+    A model may have heads that it does not use in each pass, or for the loss alone.
+    """
+    layers = _Layers(model)
+    names: dict[nn.Module, str] = {}
+    wholes: dict[nn.Module, nn.Module] = {}  # what counts as one layer, by its parts
+    for name, module, _ in named_modules(model):
+        names.setdefault(module, name)
+        if isinstance(module, (nn.AdaptiveLogSoftmaxWithLoss, nn.MultiheadAttention)):
+            wholes.update(dict.fromkeys(module.modules(), module))
+    seen = see_output(model, inputs)
+    if not seen.last:  # nothing of it went through torch's functions, as in a scripted model
+        return layers.output_layer()
+    last = dict.fromkeys(wholes.get(named.module, named.module) for named in seen.last)
+    # A tied embedding is the output layer where no linear layer shares its weight; it is left alone in any case.
+    heads = [module for module in last if not isinstance(module, _NO_HEADS)] or [
+        module for module in last if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+    ]
+    passed = {named.module for named in (*seen.last, *seen.hidden)}
+    unused = [name for name in layers.heads.names if not passed & set(layers.module(name).modules())]
+    if not heads and not unused:
+        return OutputLayer(frozenset(), "none: no linear layer or convolution comes last before the output")
+    how = [f"{_listed(names.get(head, '') for head in heads)} (seen with the inputs)"] if heads else []
+    how += [f"{_listed(unused)} (by {_whose(unused)}, and not seen)"] if unused else []
+    found = (*heads, *map(layers.module, unused))
+    return OutputLayer(frozenset(part for head in found for part in _parts(head)), ", ".join(how))
+
+
+def _parts(layer: nn.Module) -> Iterable[nn.Module]:
+    """A layer with what it is made of; one that was registered may hold other layers beside weights of its own."""
+    is_whole = isinstance(layer, (nn.AdaptiveLogSoftmaxWithLoss, nn.Linear, nn.modules.conv._ConvNd))
+    return layer.modules() if is_whole else [layer]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in folded([name or "the model itself" for name in names]))
+
+
+_NO_HEADS = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
+
+# Names that output layers have in Transformers, timm, diffusers, torchvision and in tutorials, each for one part of a
+# layer's name between dots. These stand for an output layer wherever they are found,
+_ANYWHERE = re.compile(
+    r"(\w+_)?lm_heads?|(?!pre_|feature_)(\w+_)?classifiers?(_\w+)?|qa_outputs|vocab_projector|embed_out|output_projection|"
+    r"(\w+_)?(class|cls|box|bbox|mask|label|objectness|decode|aux|auxiliary|score|codec|ctc|segmentation|regression|"
+    r"detection|classification|mlm|nsp|itm|answer)_heads?|(class|box|bbox|mask|label)(_\w+)?_(predictors?|embed|embedder)|"
+    r"(class|cls|box|bbox|mask|obj)_(scores?|preds?|logits)|aux\d*|AuxLogits|(to_)?logits(_\w+)?|"
+    r"controlnet_(\w+_)?blocks?"
+)
+# these on the highest level where there are some,
+_HIGH = re.compile(
+    r"(?!\w*(proj|projection|pool|pooling|pos|position|points?|anchor|conv)_heads?)(\w+_)?heads?(_\w+)?|cls|predictors?|"
+    r"(\w+_)?predictions?|(\w+_)?score|conv_out|(\w+_)?proj_out|(\w+_)?out_proj"
+)
+# these on the highest level of all,
+_TOP = re.compile(r"fc|out|outputs?|readout|outc")
+# these there too, where nothing else is found,
+_FINAL = re.compile(
+    r"final|last|(final|last|out|output)_(conv|layer|linear|fc|proj|projection|dense)|decoder_pred|"
+    r"(conv|layer|linear|fc|dense)_(out|final|last)"
+)
+# and these, inside of what one of the others names, for its last layer.
+_INSIDE = re.compile(
+    r"(\w+_)?out_proj|decoder|seq_relationship|(\w+_)?head(_\w+)?|predictions|out|output|projection|(linear|fc|dense|proj|conv)_out|"
+    r"final_layer"
+)
+# What stands before one of these names, or beside it, is hidden.
+_HIDDEN = re.compile(r"\w*router|gate|(?!(class|box|bbox|mask)_)\w*embed\w*|\w*(ada_?ln|modulation)\w*", re.IGNORECASE)
+_HIDDEN_TOO = re.compile(
+    r"\d+|\w*(tower|backbone|vision|visual|audio|projector|merger|adapter|prenet|resampler|attention|attn)\w*"
+)
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """The names of output layers: what a method of the model answered, and others that have the name of one."""
+
+    asked: list[str]
+    getter: str
+    named: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [*self.asked, *self.named]
+
+
+class _Layers:
+    """The layers of a model that may be its output layers, by their names, in order of registration."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules: dict[str, nn.Module] = {}  # the innermost, of a wrapper and what it wraps
+        self._layers: dict[str, nn.Module] = {}
+        self._children: dict[str, list[str]] = {}
+        whole: set[nn.Module] = set()
+        for name, module, parent in named_modules(model):
+            if name not in self._modules and name:
+                self._children.setdefault(name.rpartition(".")[0], []).append(name)
+            self._modules[name] = module
+            if isinstance(parent, nn.MultiheadAttention) or module in whole or is_adapter(name):
+                continue
+            if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):  # one layer, whatever it consists of
+                whole.update(module.modules())
+                self._layers[name] = module
+            elif can_be_output_layer(module):
+                self._layers[name] = module
+        self._holding = {prefix for name in self._layers for prefix in _prefixes(name)}
+        self._with_decoder = {name.rpartition(".")[0] for name in self._modules if "decoder" in name.rpartition(".")[2]}
+        self._core = self._find_core()
+
+    def output_layer(self) -> OutputLayer:
+        """The output layers as the model says, by their names, or by order."""
+        if self._core in self._layers:
+            return self._as_output_layer([self._core], f"({self._kind(self._core)})")
+        heads = self.heads
+        if heads.names:
+            how = [f"{_listed(heads.asked)} (from {heads.getter}())"] if heads.asked else []
+            how += [f"{_listed(heads.named)} (by {_whose(heads.named)})"] if heads.named else []
+            return OutputLayer(self._as_output_layer(heads.names, "").modules, ", ".join(how))
+        inside = [name for name in self._layers if name.startswith(self._prefix)]
+        if not inside:
+            return OutputLayer(frozenset(), "none found")
+        last = self._last(inside)
+        if len(inside) == 1:
+            return self._as_output_layer([last], "(the only layer)")
+        found = self._as_output_layer([last], f"({self._kind(last)}, in order of registration)")
+        return OutputLayer(found.modules, f"guessed: {found.description}", is_guess=True)
+
+    @property
+    def heads(self) -> _Heads:
+        """The layers that the model says to be its output layers, and those with the name of one."""
+        asked, getter = self._ask()
+        named = self._by_name(asked)
+        if named:  # an embedding is no answer where there is another one
+            asked = [name for name in asked if name in self._layers]
+        return _Heads(asked, getter, named)
+
+    def module(self, name: str) -> nn.Module:
+        """The module of a name."""
+        return self._modules[name]
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._core}." if self._core else ""
+
+    def _find_core(self) -> str:
+        """The part of the model that its output comes from, as far as that is certain.
+
+        That is the last layer or network in a Sequential, and the model inside a module that merely holds it, such as a
+        training module beside losses and metrics.
+        """
+        core = ""
+        while core not in self._layers:
+            module = self._modules[core]
+            children = [name for name in self._children.get(core, ()) if name in self._holding]
+            is_sequence = type(module).forward is nn.Sequential.forward
+            if any(callable(getattr(module, getter, None)) for getter in _GETTERS) or not children:
+                break
+            with_parameters = [
+                name for name in self._children[core] if next(self._modules[name].parameters(), None) is not None
+            ]
+            if not is_sequence and (module._parameters or len(with_parameters) > 1):
+                break
+            core = children[-1]
+        return core
+
+    def _ask(self) -> tuple[list[str], str]:
+        """Ask the model itself, as those of Hugging Face and timm can be: its layers, and the method that told."""
+        names = {module: name for name, module in reversed(self._modules.items())}
+        for getter in _GETTERS:
+            method = getattr(self._modules[self._core], getter, None)
+            if not callable(method):
+                continue
+            try:
+                answer = method()
+            except Exception:  # a getter that is not meant for this model; whatever it raises
+                continue
+            answers = answer.values() if isinstance(answer, dict) else answer
+            heads = answers if isinstance(answers, Iterable) and not isinstance(answers, nn.Module) else [answers]
+            known = [names[head] for head in heads if isinstance(head, nn.Module) and head in names]
+            found = [end for name in known for end in self._ends(name)]
+            if found:
+                return list(dict.fromkeys(found)), getter
+        return [], ""
+
+    def _ends(self, head: str) -> list[str]:
+        """The last layers of what is an output layer, or is made of several."""
+        module = self._modules[head]
+        if head in self._layers or isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            return [head]
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            return [end for child in self._children.get(head, ()) for end in self._ends(child)]
+        inside = list(self._inside(head))
+        for names in (_ANYWHERE, _INSIDE):
+            found: dict[str, None] = {}
+            for name in inside:
+                parts = name.removeprefix(f"{head}.").split(".")
+                index = next((i for i, part in enumerate(parts) if names.fullmatch(part)), None)
+                if index is not None and not any(map(_HIDDEN_TOO.fullmatch, parts[:index])):
+                    found[".".join([head, *parts[: index + 1]])] = None
+            if found:
+                return [end for name in found for end in self._ends(name)]
+        return self._siblings(inside[-1]) if inside else []
+
+    def _inside(self, name: str) -> Iterable[str]:
+        for child in self._children.get(name, ()):
+            if not _HIDDEN.fullmatch(child.rpartition(".")[2]):
+                if child in self._layers:
+                    yield child
+                yield from self._inside(child)
+
+    def _siblings(self, name: str) -> list[str]:
+        """A layer with those beside it in a ModuleDict, none of which comes after another."""
+        parent = name.rpartition(".")[0]
+        is_choice = isinstance(self._modules[parent], nn.ModuleDict)
+        return [child for child in self._children[parent] if child in self._layers] if is_choice else [name]
+
+    def _by_name(self, asked: Sequence[str]) -> list[str]:
+        """All layers that have the name of an output layer."""
+        heads = self._find(_ANYWHERE)
+        heads += [name for name, layer in self._layers.items() if isinstance(layer, nn.AdaptiveLogSoftmaxWithLoss)]
+        high, top = self._find(_HIGH, _HIDDEN_TOO), self._at_the_top(_TOP)
+        found = [*asked, *heads]
+        level = min((name.count(".") for name in found or (*high, *top)), default=0)
+        is_classified = any(not name.endswith(("head", "heads")) for name in found)
+        for head in (*high, *top):
+            # Beside a classifier or a decoder, a head is the layer that prepares for it.
+            prepares = head.rpartition(".")[2] in ("head", "heads") and is_classified
+            if head.count(".") <= level and not (prepares and not any(name.startswith(f"{head}.") for name in asked)):
+                heads.append(head)
+        if not asked and not heads:
+            heads = self._at_the_top(_FINAL)
+        ends = dict.fromkeys(end for head in dict.fromkeys(heads) for end in self._ends(head))
+        modules = {self._modules[name] for name in asked}
+        named = []
+        for end in ends:
+            is_preparation = end.endswith(".dense") and (asked or len(ends) > 1)
+            if self._modules[end] not in modules and not is_preparation:
+                modules.add(self._modules[end])
+                named.append(end)
+        return named
+
+    def _at_the_top(self, names: re.Pattern[str]) -> list[str]:
+        return [head for head in self._find(names, _HIDDEN_TOO) if "." not in head.removeprefix(self._prefix)]
+
+    def _find(self, names: re.Pattern[str], *hidden: re.Pattern[str]) -> list[str]:
+        """What has one of these names, outermost first."""
+        return [head for layer in self._layers if (head := self._head(layer, names, *hidden)) is not None]
+
+    def _head(self, name: str, names: re.Pattern[str], *hidden: re.Pattern[str]) -> str | None:
+        """The outermost part of a layer's name that names an output layer, and all before it."""
+        if not name.startswith(self._prefix):
+            return None
+        parts, before = name.removeprefix(self._prefix).split("."), self._core
+        for part in parts:
+            path = f"{before}.{part}" if before else part
+            if names.fullmatch(part):
+                return path
+            if any(pattern.fullmatch(part) for pattern in (_HIDDEN, *hidden)) or self._is_encoder(path):
+                return None
+            before = path
+        return None
+
+    def _is_encoder(self, path: str) -> bool:
+        """Whether this is an encoder beside a decoder."""
+        parent, _, own = path.rpartition(".")
+        return "encoder" in own and parent in self._with_decoder
+
+    def _last(self, inside: list[str]) -> str:
+        """The last layer by order; not of a frozen network beside the one that is trained, such as a teacher."""
+        branches: dict[str, list[str]] = {}
+        for name in inside:
+            branches.setdefault(name.removeprefix(self._prefix).partition(".")[0], []).append(name)
+        while len(branches) > 1:
+            branch = next(reversed(branches))
+            if len(branches[branch]) == 1 or self._is_trained(branches[branch]):
+                break
+            if not any(self._is_trained(names) for names in branches.values()):
+                break
+            del branches[branch]
+        return next(reversed(branches.values()))[-1]
+
+    def _is_trained(self, names: Iterable[str]) -> bool:
+        return any(parameter.requires_grad for name in names for parameter in self._layers[name].parameters())
+
+    def _kind(self, name: str) -> str:
+        module = self._layers[name]
+        if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):
+            return "an adaptive softmax"
+        if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+            return "the last Linear or convolution"
+        return f"the last layer, of type {type(module).__name__}"
+
+    def _as_output_layer(self, names: Iterable[str], how: str) -> OutputLayer:
+        names = list(names)
+        parts = frozenset(part for name in names for part in _parts(self._modules[name]))
+        return OutputLayer(parts, f"{_listed(names)} {how}")
+
+
+def _whose(names: Sequence[str]) -> str:
+    return "its name" if len(names) == 1 else "their names"
+
+
+def _prefixes(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(len(parts) + 1))

@@ -1,0 +1,105 @@
+"""A selection that was made before: with the optimizers of `attach`, and with the model as it has become."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import nn
+from torch.optim import Optimizer
+
+from pbwn.axes import Axes
+from pbwn.paths import dtensor
+from pbwn.selection.names import NamedParameter, matches, named_parameters
+from pbwn.selection.rules import FROZEN, NOT_HELD, axes_or_reason, is_adapter
+from pbwn.selection.selector import select
+from pbwn.selection.table import shape_text
+from pbwn.selection.weights import Choice, ConstrainedWeight, Selection, held_by
+from pbwn.selection.zeros import without_zeros
+
+
+def chosen(
+    model: nn.Module,
+    selection: Selection | None,
+    *,
+    optimizer: Iterable[Optimizer] | None = None,
+    frozen: Literal["leave", "constrain"] = "leave",
+    zero: Collection[str] = (),
+    **wishes: Any,
+) -> Selection:
+    """The selection that was given, as far as it holds for these optimizers, or the one that these wishes make.
+
+    `zero` names weights that were zero when training began, and are left alone though they are not zero any more. Where
+    weights are sharded, every process has to call this.
+    """
+    if selection is None:
+        found = select(model, optimizer=optimizer, frozen=frozen, **wishes)
+        return without_zeros(found, sharded_only=True, known=zero)
+    if not isinstance(selection, Selection):
+        raise TypeError(f"selection is what pbwn.select(model) returned; found {type(selection).__name__}")
+    for name, default in _DEFAULTS.items():
+        wish = wishes.get(name, default)
+        if wish != default and (wish or default):
+            raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
+    check_model(model, selection)
+    dtensor.reshard(model)
+    held = None if optimizer is None else held_by(optimizer)
+    constrained: list[ConstrainedWeight] = []
+    left_alone = list(selection.left_alone)
+    for weight in selection.constrained:
+        if held is not None and id(weight.tensor) not in held:
+            left_alone.append(weight.left_alone(NOT_HELD))
+        elif frozen == "leave" and not weight.tensor.requires_grad:
+            left_alone.append(weight.left_alone(FROZEN))
+        else:
+            constrained.append(weight)
+    held_now = replace(selection, constrained=tuple(constrained), left_alone=tuple(left_alone))
+    return without_zeros(held_now, known=zero)
+
+
+_DEFAULTS = {
+    "only": (),
+    "also": (),
+    "skip": (),
+    "axes": None,
+    "output_layer": "auto",
+    "direction": "incoming",
+    "strict": False,
+}
+
+
+def check_model(model: nn.Module, selection: Selection) -> None:
+    """Refuse a selection that was made of another model, or of this one before its weights changed."""
+    found = {named.name: named for named in named_parameters(model)}
+    for weight in selection.constrained:
+        named = found.get(weight.name)
+        if named is None or named.module is not weight.module or tuple(named.parameter.shape) != weight.shape:
+            raise ValueError(
+                f"the selection is not of this model as it is now: it has no weight {weight.name!r} of shape "
+                f"{shape_text(weight.shape)} in the same layer. Call pbwn.select(model) again"
+            )
+
+
+def unconstrained(selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
+    """Those of some trained parameters that would be constrained now: untrained when selected, or new in the model."""
+    by_name = {name: left for left in selection.left_alone for name in (left.name, *left.others)}
+    # A parameter's name changes with layers that are put in or taken out; its place in its module does not.
+    by_place = {(left.module, left.name.rpartition(".")[2]): left for left in selection.left_alone}
+    found = []
+    for named in parameters:
+        left = by_name.get(named.name) or by_place.get((named.module, named.attribute))
+        if left.reason.untrained if left is not None else _is_default(named, selection.choice):
+            found.append(named.name)
+    return found
+
+
+def _is_default(named: NamedParameter, choice: Choice) -> bool:
+    """Whether a parameter that was not in the model would be constrained."""
+    if any(matches(pattern, named.name) for pattern in choice.skip):
+        return False
+    verdict = axes_or_reason(named, choice.direction, frozen_too=False)
+    if any(matches(pattern, named.name) for pattern in (*choice.only, *choice.also, *choice.axes)):
+        return isinstance(verdict, Axes) or verdict.unknown
+    is_plain_layer = not isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)) and not is_adapter(named.name)
+    return isinstance(verdict, Axes) and is_plain_layer and not choice.only

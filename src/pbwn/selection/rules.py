@@ -1,0 +1,155 @@
+"""What a parameter is by itself: a weight with known neuron axes, or something to leave alone, and why."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from pbwn.axes import Axes, LayerAxes, MisfitError, can_be_registered, layer_axes
+from pbwn.selection.names import NamedParameter, layer_name
+
+SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+# How weight_norm, spectral_norm and pruning in their older, hook-based forms rename the weight that they recompute.
+_RECOMPUTED_SUFFIXES = ("_g", "_v", "_orig")
+# The adapters of peft, torchtune and loralib: a pair of factors of which one starts at zero, or what scales a weight.
+_ADAPTER = re.compile(r"(^|\.)(\w+_)?(lora|hada|lokr|vera|ia3|oft|boft)(_\w+)?(\.|$)", re.IGNORECASE)
+_BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
+# Parameters that are added to features, looked up or multiplied with, and belong to no neuron.
+_TABLE = re.compile(
+    r"(^|_)(tokens?|probe|queries|latents?|table|(abs|rel)_pos|pos_emb|frequencies|(\w+_)embed|embeddings?|"
+    r"position(al)?(_(enc(oding)?|bias(es)?))?)(_(h|w|t|table|win(dow)?|vlm|[1-3]d))?$",
+    re.IGNORECASE,
+)
+_GAIN = re.compile(
+    r"(^|_)(gamma|gain|scales?|layer_scale|lambda|alpha|modulation|mean|std|A_log)(_?\d+)?$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a parameter is left alone; `unknown` where that is for lack of knowledge rather than on purpose.
+
+    `untrained` where it would be constrained if it were trained.
+    """
+
+    text: str
+    unknown: bool = False
+    untrained: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+FROZEN = Reason("frozen", untrained=True)
+NOT_HELD = Reason("not in the given optimizers", untrained=True)
+ALL_ZERO = Reason(
+    "all zero (such as LoRA's B, or a residual branch that starts at zero): a step away from zero would be blown up to "
+    "the sphere (also= constrains it)"
+)
+_SCRIPTED = Reason("scripted modules are not supported", unknown=True)
+
+
+def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -> Axes | Reason:
+    """The neuron axes of a parameter, or the reason that lies in itself to leave it alone."""
+    known = layer_axes(named.module)
+    if known is not None and known.knows(named.attribute):
+        found = _obstacle(named) or _known_axes(named, known, direction)
+        if named.parameter.requires_grad or frozen_too or named.parameter.ndim < 2:
+            return found
+        return FROZEN if isinstance(found, Axes) else Reason("frozen")
+    return _kind(named) or _unknown_axes(named)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter's name is that of an adapter, such as LoRA's factors."""
+    return _ADAPTER.search(name) is not None
+
+
+def unsupported(named: NamedParameter) -> Reason | None:
+    """Say so where rows cannot be normalised in a weight's dtype or memory, or the weight cannot be reached."""
+    parameter = named.parameter
+    if isinstance(named.module, torch.jit.ScriptModule):
+        return _SCRIPTED
+    if parameter.layout is not torch.strided:
+        return Reason(f"layout {str(parameter.layout).removeprefix('torch.')} is not supported")
+    if any(count > 1 and stride == 0 for count, stride in zip(parameter.shape, parameter.stride(), strict=True)):
+        return Reason("expanded: several of its elements are one in memory")
+    if parameter.dtype in SUPPORTED_DTYPES:
+        return None
+    return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
+
+
+def _obstacle(named: NamedParameter) -> Reason | None:
+    """Why a weight with known axes cannot be constrained as it is."""
+    parameter = named.parameter
+    if parameter.ndim < 2:
+        return Reason(f"{parameter.ndim}-d parameter")
+    if parameter.numel() == 0:
+        return Reason("empty")
+    return unsupported(named)
+
+
+def _known_axes(named: NamedParameter, known: LayerAxes, direction: str) -> Axes | Reason:
+    layer, shape, dims = layer_name(named.module), tuple(named.parameter.shape), known.dims_of(named.attribute)
+    misfit = None if dims in (None, len(shape)) else f"{len(shape)} dimensions instead of {dims}"
+    if misfit is None:
+        try:
+            axes = known.find(named.module, named.attribute, direction)
+        except MisfitError as error:
+            misfit = str(error)
+        else:
+            if axes is None:
+                return Reason(f"outgoing weights of {layer} are not defined")
+            misfit = axes.misfit(shape)
+            if misfit is None:
+                return axes
+    return Reason(f"unusual {layer}: {misfit}, pass axes={{{named.name!r}: ...}}", unknown=True)
+
+
+def _unknown_axes(named: NamedParameter) -> Reason:
+    layer = type(named.module)
+    other = f" or pbwn.register({layer_name(named.module)}, ...)" if can_be_registered(layer) else ""
+    return Reason(f"neuron axes unknown: pass axes={{{named.name!r}: ...}}{other}", unknown=True)
+
+
+def _kind(named: NamedParameter) -> Reason | None:
+    """What a parameter without known axes is, if it is no weight."""
+    if isinstance(named.module, ParametrizationList) or _is_recomputed(named.module, named.attribute):
+        return Reason("parametrized: the layer's weight is computed from it")
+    if isinstance(named.module, _NORMALISATION):
+        return Reason("normalisation layer")
+    if _BIAS.search(named.attribute):
+        return Reason("bias")
+    if named.parameter.ndim < 2:
+        return Reason(f"{named.parameter.ndim}-d parameter")
+    if isinstance(named.module, torch.jit.ScriptModule):
+        return _SCRIPTED
+    return _no_weight(named) or (None if named.parameter.requires_grad else Reason("frozen"))
+
+
+def _no_weight(named: NamedParameter) -> Reason | None:
+    """Tokens, tables and gains: parameters of more than one dimension in which no neuron has incoming weights."""
+    attribute = named.attribute
+    if attribute.isdigit():  # in a list of parameters, which has the telling name
+        attribute = named.name.removesuffix(f".{attribute}").rpartition(".")[2]
+    if _TABLE.search(attribute):
+        return Reason("token or position table: no layer's weight")
+    shape = named.parameter.shape
+    is_vector = len(shape) > 2 and sum(size > 1 for size in shape) <= 1
+    if is_vector or _GAIN.search(attribute):
+        return Reason("gain or token: one element for each feature" if is_vector else "gain: no layer's weight")
+    return None
+
+
+def _is_recomputed(module: nn.Module, attribute: str) -> bool:
+    parameters = module._parameters.keys()  # a scripted module's cannot be iterated otherwise
+    for suffix in _RECOMPUTED_SUFFIXES:
+        original = attribute.removesuffix(suffix)
+        if original not in parameters and isinstance(getattr(module, original, None), Tensor):
+            return True
+    return False

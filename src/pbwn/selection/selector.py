@@ -1,0 +1,382 @@
+"""From a model and what the user asks for to a selection: `select`."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from pbwn.axes import Axes, as_axes
+from pbwn.layout import is_plain, memory_of, sharing
+from pbwn.paths import dtensor
+from pbwn.selection.names import NamedParameter, matches, named_parameters, suggestion
+from pbwn.selection.output_layer import OutputLayer, find_output_layer
+from pbwn.selection.rules import NOT_HELD, Reason, axes_or_reason, is_adapter, unsupported
+from pbwn.selection.table import folded, plural, shape_text
+from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
+from pbwn.selection.zeros import without_zeros
+
+Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
+
+_EMBEDDING = Reason("embedding (also= constrains it)")
+_OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
+_ADAPTER = Reason("adapter (also= constrains it)")
+_NOT_NAMED = Reason("not named by only=")
+_warned: set[Hashable] = set()  # what this process has been warned of, once each
+
+
+def select(
+    model: nn.Module,
+    *inputs: Any,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    only: Sequence[str] = (),
+    also: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
+    output_layer: str | Sequence[str] | None = "auto",
+    direction: Literal["incoming", "outgoing"] = "incoming",
+    strict: bool = False,
+    frozen: Literal["leave", "constrain"] = "leave",
+) -> Selection:
+    """Show which weights `attach` would constrain with these arguments, over which axes, and which not, and why.
+
+    `only`, `also`, `skip` and the keys of `axes` are glob patterns over the names of parameters and modules; a module's
+    name stands for all that it holds. What is returned can be given to `attach` as `selection=`.
+
+    Args:
+        model: any module, wrapped or not.
+        inputs: what the model is called with. With them, the output layers are seen in one forward pass: those whose
+            output reaches the model's output through no other layer. A dictionary of arguments in the last place is
+            passed as keyword arguments. Without them, the output layers are found by what the model says of itself, by
+            their names, or guessed.
+        optimizer: the optimizer that trains the model, or several: weights that none of them holds are left alone.
+        only: constrain nothing but what matches, embeddings and output layers too where they match.
+        also: constrain these beside the default choice, such as embeddings.
+        skip: leave these alone.
+        axes: neuron axes of weights in custom layers.
+        output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
+        direction: "incoming" weights of each neuron, or "outgoing" ones.
+        strict: an error for a weight whose neuron axes are not known, rather than a warning and a line in the table.
+        frozen: whether to "leave" weights that need no gradient alone, or to "constrain" them too.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(select(model))
+    1 weight constrained (8 neurons, 32 elements, 55 % of the model's parameters)
+    3 parameters left alone on purpose (26 elements, 45 %)
+    output layer: '2' (the last Linear or convolution)
+    <BLANKLINE>
+    constrained  layer   shape  neurons  fan-in  axes
+    -----------  ------  -----  -------  ------  ----
+    0.weight     Linear  8x4          8       4  (0,)
+    <BLANKLINE>
+    left alone  layer   shape  reason
+    ----------  ------  -----  --------------------------------------------------
+    0.bias      Linear  8      bias
+    2.weight    Linear  2x8    output layer (output_layer=None constrains it too)
+    2.bias      Linear  2      bias
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
+    if any(hasattr(each, "param_groups") for given in inputs for each in (given, *_items(given))):
+        raise TypeError(
+            "after the model come its inputs: pass an optimizer by name, select(model, optimizer=optimizer)"
+        )
+    if axes is not None and not isinstance(axes, Mapping):
+        raise TypeError(f"axes are given by the weight's name, such as axes={{'experts': (0, 1)}}; found {axes!r}")
+    if direction not in ("incoming", "outgoing"):
+        raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
+    if frozen not in ("leave", "constrain"):
+        raise ValueError(f'frozen is "leave" or "constrain"; found {frozen!r}')
+    choice = Choice(
+        only=_patterns("only", only),
+        also=_patterns("also", also),
+        skip=_patterns("skip", skip),
+        axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
+        direction=direction,
+    )
+    if choice.only and choice.also:
+        raise ValueError(
+            "only= says all that is constrained, also= adds to the default choice: name all weights in only="
+        )
+    dtensor.refuse_flattened(model)
+    found = (
+        OutputLayer(frozenset(), "constrained where only= names it")
+        if choice.only
+        else find_output_layer(model, output_layer, inputs)
+    )
+    dtensor.reshard(model)  # after a forward pass, gathered copies may be in the place of shards
+    selector = _Selector(
+        choice=choice,
+        parameters=_tied(model),
+        output_layer=found,
+        trained=None if optimizer is None else held_by(_listed(optimizer)),
+        constrain_frozen=frozen == "constrain",
+    )
+    selection = selector.select()
+    if strict:
+        _refuse_unknown(selection)
+    _warn_of_guesses(model, selection, found)
+    return selection
+
+
+@dataclass(frozen=True)
+class _Selector:
+    """What the user asks for, and the names under which each parameter of the model is found."""
+
+    choice: Choice
+    parameters: list[list[NamedParameter]]
+    output_layer: OutputLayer
+    trained: set[int] | None
+    constrain_frozen: bool
+
+    def select(self) -> Selection:
+        self._refuse_patterns_without_match()
+        verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
+        self._refuse_patterns_without_effect(verdicts)
+        self._refuse_shared_memory(verdicts)
+        constrained: list[ConstrainedWeight] = []
+        left_alone: list[LeftAlone] = []
+        for tied, verdict in verdicts:
+            first, shape = tied[0], tuple(tied[0].parameter.shape)
+            if isinstance(verdict, Reason):
+                others = tuple(named.name for named in tied[1:])
+                left_alone.append(LeftAlone(first.name, first.module, shape, verdict, others))
+                continue
+            padding = _padding(tied) if verdict == Axes((0,)) else None
+            is_named = self._is_named(tied)
+            for same in _by_object(tied):  # each has a gradient of its own
+                if any(map(self._is_trained, same)):
+                    name, module, attribute, _ = same[0]
+                    others = tuple(named.name for named in same[1:])
+                    constrained.append(
+                        ConstrainedWeight(name, module, attribute, verdict, shape, padding, others, is_named)
+                    )
+        selection = Selection(tuple(constrained), tuple(left_alone), self.output_layer.description, self.choice)
+        return without_zeros(selection, exchange=False)
+
+    def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
+        """What becomes of a parameter under all of its names: what is left alone under one of them is left alone."""
+        explicit = self._explicit_axes(tied)
+        skipped = next((pattern for pattern in self.choice.skip if _any_match(tied, pattern)), None)
+        if skipped is not None:
+            if explicit is not None:
+                raise ValueError(f"weight {tied[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
+            return Reason(f"skipped by {skipped!r}")
+        verdict = explicit or _agree([(named, self._by_default(named, self._is_named(tied))) for named in tied])
+        if self.choice.only and not any(_any_match(tied, pattern) for pattern in self.choice.only):
+            return _NOT_NAMED if isinstance(verdict, Axes) or verdict.unknown else verdict
+        if isinstance(verdict, Axes) and not any(map(self._is_trained, tied)):
+            return NOT_HELD
+        return verdict
+
+    def _explicit_axes(self, tied: list[NamedParameter]) -> Axes | None:
+        """The axes that the user gave for a weight, by its name or by that of a module that holds it."""
+        given: dict[Axes, str] = {}
+        for pattern, axes in self.choice.axes.items():
+            named = next((named for named in tied if matches(pattern, named.name)), None)
+            is_exact = any(named.name == pattern for named in tied)
+            if named is not None and (is_exact or self._is_weight(named)):
+                self._refuse_misfit(pattern, named, axes, is_exact=is_exact)
+                given[axes] = pattern
+        if len(given) > 1:
+            raise ValueError(f"weight {tied[0].name!r} is given conflicting axes: {', '.join(map(str, given))}")
+        return next(iter(given), None)
+
+    def _is_weight(self, named: NamedParameter) -> bool:
+        """Whether a parameter is a weight, so that the axes given for a module are meant for it."""
+        verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
+        return isinstance(verdict, Axes) or verdict.unknown
+
+    def _refuse_misfit(self, pattern: str, named: NamedParameter, axes: Axes, *, is_exact: bool) -> None:
+        shape = tuple(named.parameter.shape)
+        misfit = axes.misfit(shape) or unsupported(named)
+        if misfit is None and named.parameter.numel() == 0:
+            misfit = "the weight is empty"
+        if misfit is None and not named.parameter.requires_grad and not self.constrain_frozen:
+            misfit = "the weight is frozen (requires_grad=False)"
+        if misfit is not None:
+            covered = "" if is_exact else f" match {named.name!r}"
+            advice = "" if is_exact else ". Name the weights that have these axes one by one"
+            raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {misfit}{advice}")
+
+    def _by_default(self, named: NamedParameter, is_named: bool) -> Axes | Reason:
+        verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
+        if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
+            return verdict
+        if is_adapter(named.name):
+            return _ADAPTER
+        if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
+            return _EMBEDDING
+        if named.module in self.output_layer.modules:
+            return Reason("output layer") if isinstance(verdict, Reason) and verdict.unknown else _OUTPUT_LAYER
+        return verdict
+
+    def _is_named(self, tied: list[NamedParameter]) -> bool:
+        patterns = (*self.choice.only, *self.choice.also, *self.choice.axes)
+        return any(_any_match(tied, pattern) for pattern in patterns)
+
+    def _is_trained(self, named: NamedParameter) -> bool:
+        learns = named.parameter.requires_grad or self.constrain_frozen
+        return learns and (self.trained is None or id(named.parameter) in self.trained)
+
+    def _refuse_patterns_without_match(self) -> None:
+        known = [named.name for tied in self.parameters for named in tied]
+        for argument, patterns in self._patterns():
+            for pattern in patterns:
+                if not any(matches(pattern, name) for name in known):
+                    modules = sorted({name.rpartition(".")[0] for name in known} - {""})
+                    raise ValueError(
+                        f"{_written(argument, pattern)} matches nothing: {suggestion(pattern, modules + known)}"
+                    )
+
+    def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
+        for argument, patterns in self._patterns():
+            for pattern in patterns:
+                if argument == "skip":
+                    continue
+                matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
+                if not any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched):
+                    listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
+                    more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
+                    raise ValueError(
+                        f"{_written(argument, pattern)} matches nothing that can be constrained ({listed}{more})"
+                    )
+
+    def _patterns(self) -> list[tuple[str, Iterable[str]]]:
+        choice = self.choice
+        return [("only", choice.only), ("also", choice.also), ("skip", choice.skip), ("axes", choice.axes)]
+
+    def _refuse_shared_memory(self, verdicts: list[Verdict]) -> None:
+        """Refuse weights whose elements are another's in another order, as a weight and its transpose."""
+        plain = [each for each in verdicts if is_plain(each[0][0].parameter)]
+        for pair in sharing([tied[0].parameter for tied, _ in plain]):
+            found = sorted((plain[index] for index in pair), key=lambda each: isinstance(each[1], Reason))
+            (one, verdict), (other, _) = found  # the one that is constrained comes first
+            is_chosen = any(_any_match(other, pattern) for pattern in self.choice.skip)
+            if isinstance(verdict, Axes) and any(map(self._is_trained, other)) and not is_chosen:
+                raise ValueError(
+                    f"{one[0].name} and {other[0].name} share memory, but not in the same order: what is done to one "
+                    f"moves the other. Say which is left alone: skip=[{other[0].name!r}]"
+                )
+
+
+def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
+    """One verdict for a weight that several modules share; what is not trained says nothing where another is."""
+    verdicts = [each for each in verdicts if isinstance(each[1], Axes) or not each[1].untrained] or verdicts
+    for index, (named, verdict) in enumerate(verdicts):
+        if isinstance(verdict, Reason):
+            return verdict if index == 0 else Reason(f"tied to {named.name}: {verdict}", verdict.unknown)
+    found = {verdict for _, verdict in verdicts}
+    if len(found) > 1:
+        listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)
+        raise ValueError(
+            f"one weight is shared by layers with conflicting neuron axes ({listed}): say which holds with "
+            f"axes={{{verdicts[0][0].name!r}: ...}}, or skip=[{verdicts[0][0].name!r}]"
+        )
+    return found.pop()
+
+
+def _refuse_unknown(selection: Selection) -> None:
+    unknown = selection.unknown
+    if unknown:
+        listed = "; ".join(
+            f"{left.name} ({left.layer}, {shape_text(left.shape)}): {left.reason}" for left in unknown[:10]
+        )
+        more = f"; {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        raise ValueError(f"strict=True, and {plural(len(unknown), 'weight')} could not be placed: {listed}{more}")
+
+
+def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: OutputLayer) -> None:
+    """Warn of weights whose axes are not known, and of an output layer that was guessed, once for a type of model."""
+    unknown = folded(left.name for left in selection.unknown)
+    if unknown:
+        listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        _warn_once(
+            model,
+            f"{plural(len(selection.unknown), 'weight')} left alone because the neuron axes are unknown: {listed}. Say "
+            f"which dimensions index neurons, such as axes={{{unknown[0]!r}: (0,)}}, or leave it alone without this "
+            f"warning: skip=[{unknown[0]!r}]",
+        )
+    if output_layer.is_guess and any(left.reason is _OUTPUT_LAYER for left in selection.left_alone):
+        _warn_once(
+            model,
+            f"the output layer is {output_layer.description}. Name it with output_layer=, or let "
+            "pbwn.select(model, *inputs) see it in a forward pass and pass what that returns as selection=",
+        )
+
+
+def _warn_once(model: nn.Module, message: str) -> None:
+    kind = type(model)
+    key = (kind.__module__, kind.__qualname__, message)
+    if key not in _warned:
+        _warned.add(key)
+        warnings.warn(f"{kind.__name__}: {message}", stacklevel=_frames_inside())
+
+
+def _frames_inside() -> int:
+    """How many frames lie between a warning and the line outside of this package that led to it."""
+    depth, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("pbwn."):
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def _tied(model: nn.Module) -> list[list[NamedParameter]]:
+    """The names of each parameter, in order of registration; parameters that are the same memory are one."""
+    found: dict[Hashable, list[NamedParameter]] = {}
+    for named in named_parameters(model):
+        if is_lazy(named.parameter):
+            raise ValueError(f"parameter {named.name!r} is lazy and has no shape yet: run one forward pass first")
+        same = found.setdefault(memory_of(named.parameter) or id(named.parameter), [])
+        if named.name not in [other.name for other in same]:  # a wrapper may hold what it wraps twice
+            same.append(named)
+    return list(found.values())
+
+
+def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
+    found: dict[int, list[NamedParameter]] = {}
+    for named in tied:
+        found.setdefault(id(named.parameter), []).append(named)
+    return list(found.values())
+
+
+def _listed(optimizer: Optimizer | Iterable[Optimizer]) -> Iterable[Optimizer]:
+    return [cast(Optimizer, optimizer)] if hasattr(optimizer, "param_groups") else optimizer
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _explicit(pattern: str, value: Axes | tuple[int, ...]) -> Axes:
+    axes = as_axes(value)
+    if not isinstance(axes, Axes):
+        raise TypeError(f"axes={{{pattern!r}: ...}} takes a tuple of dimensions or pbwn.Axes; found {value!r}")
+    return axes
+
+
+def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(patterns, str):
+        raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
+    if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"{argument} is a list of patterns, such as ['layer1.*']; found {patterns!r}")
+    return tuple(patterns)
+
+
+def _written(argument: str, pattern: str) -> str:
+    return f"axes={{{pattern!r}: ...}}" if argument == "axes" else f"{argument}={pattern!r}"
+
+
+def _padding(tied: list[NamedParameter]) -> int | None:
+    embeddings = (named.module for named in tied if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)))
+    return next((module.padding_idx for module in embeddings if module.padding_idx is not None), None)
+
+
+def _any_match(tied: list[NamedParameter], pattern: str) -> bool:
+    return any(matches(pattern, named.name) for named in tied)

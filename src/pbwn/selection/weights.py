@@ -1,0 +1,224 @@
+"""What was selected: the weights that are constrained, those that are left alone and why, and how that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from html import escape
+from math import prod
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pbwn.axes import Axes
+from pbwn.selection.names import layer_name, named_parameters
+from pbwn.selection.rules import ALL_ZERO, Reason
+from pbwn.selection.table import Table, fold, folded, percent, plural, shape_text
+
+
+@dataclass(frozen=True, eq=False)
+class ConstrainedWeight:
+    """A weight that is kept on its constraint, found anew in its module each time it is needed."""
+
+    name: str
+    module: nn.Module
+    attribute: str
+    axes: Axes
+    shape: tuple[int, ...]
+    padding: int | None = None  # the row that an embedding keeps at zero on purpose
+    others: tuple[str, ...] = ()  # the names of tied weights beside the first
+    is_named: bool = False  # by only, also or axes: constrained whatever its values are
+
+    @property
+    def tensor(self) -> Tensor:
+        """The parameter as it is now; sharding, `.to()` and loading may replace it at any time."""
+        parameter = self.found
+        if parameter is None:
+            raise RuntimeError(
+                f"weight {self.name!r} is gone from its {self.layer}: it was removed or parametrized after attach. "
+                "Call detach() on the projection and attach anew."
+            )
+        return parameter
+
+    @property
+    def found(self) -> Tensor | None:
+        """The same, or None where it is gone."""
+        return self.module._parameters.get(self.attribute)
+
+    @property
+    def layer(self) -> str:
+        """The name of its layer's type."""
+        return layer_name(self.module)
+
+    @property
+    def neurons(self) -> int:
+        """The number of its neurons."""
+        return prod(self.axes.neuron_shape(self.shape))
+
+    @property
+    def fan_in(self) -> int:
+        """The number of weights of one neuron."""
+        return self.axes.fan_in(self.shape)
+
+    def left_alone(self, reason: Reason) -> LeftAlone:
+        """The same weight, not constrained after all."""
+        return LeftAlone(self.name, self.module, self.shape, reason, self.others)
+
+
+@dataclass(frozen=True, eq=False)
+class LeftAlone:
+    """A parameter that is not constrained, and the reason."""
+
+    name: str
+    module: nn.Module
+    shape: tuple[int, ...]
+    reason: Reason
+    others: tuple[str, ...] = ()  # the names of tied parameters beside the first
+
+    @property
+    def layer(self) -> str:
+        """The name of its layer's type."""
+        return layer_name(self.module)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user has asked for, by patterns over the names of parameters and modules."""
+
+    only: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    axes: dict[str, Axes] = field(default_factory=dict)
+    direction: str = "incoming"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Selection:
+    """What is constrained and what is not: a sentence as an object, two tables where it is printed."""
+
+    constrained: tuple[ConstrainedWeight, ...]
+    left_alone: tuple[LeftAlone, ...]
+    output_layer: str
+    choice: Choice = Choice()
+
+    def counterparts(self, model: nn.Module) -> tuple[ConstrainedWeight, ...]:
+        """The same weights in a copy of the model."""
+        found = {named.name: named for named in named_parameters(model)}
+        weights = []
+        for weight in self.constrained:
+            named = found.get(weight.name)
+            if named is None or tuple(named.parameter.shape) != weight.shape:
+                raise ValueError(f"this is no copy of the model: it has no weight {weight.name!r} of the same shape")
+            weights.append(replace(weight, module=named.module, attribute=named.attribute))
+        return tuple(weights)
+
+    @property
+    def unknown(self) -> tuple[LeftAlone, ...]:
+        """The weights that are left alone because their neuron axes are not known."""
+        return tuple(left for left in self.left_alone if left.reason.unknown)
+
+    @property
+    def zero(self) -> tuple[str, ...]:
+        """The names of the weights that are left alone because all of their elements were zero."""
+        return tuple(left.name for left in self.left_alone if left.reason is ALL_ZERO)
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """What is constrained, what is unknown and what is left alone on purpose, with their shares of the model."""
+        unknown, sizes = self.unknown, self._sizes()
+        rest = len(self.left_alone) - len(unknown)
+        shares = [f"{plural(size, 'element')}, {percent(size, sum(sizes))}" for size in sizes]
+        neurons = plural(sum(weight.neurons for weight in self.constrained), "neuron")
+        lines = [
+            f"{plural(len(self.constrained), 'weight')} constrained ({neurons}, {shares[0]} of the model's parameters)"
+        ]
+        if unknown:
+            whose = "its" if len(unknown) == 1 else "their"
+            lines.append(f"{plural(len(unknown), 'weight')} left alone because {whose} axes are unknown ({shares[1]})")
+        if rest:
+            lines.append(f"{plural(rest, 'parameter')} left alone on purpose ({shares[2]})")
+        return tuple(lines)
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """The elements that are constrained, those of unknown axes, and those that are left alone on purpose."""
+        unknown = sum(prod(left.shape) for left in self.unknown)
+        left_alone = sum(prod(left.shape) for left in self.left_alone)
+        return sum(prod(weight.shape) for weight in self.constrained), unknown, left_alone - unknown
+
+    def __repr__(self) -> str:
+        size, *_ = sizes = self._sizes()
+        share = f"{plural(len(self.constrained), 'weight')} constrained ({percent(size, sum(sizes))} of the parameters)"
+        unknown = f", {len(self.unknown):,} of unknown axes ({percent(sizes[1], sum(sizes))})" if self.unknown else ""
+        return f"<Selection: {share}{unknown}, output layer: {self.output_layer}>"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, max_rows: int | None = None) -> str:
+        """The summary and both tables, each with this many rows at most."""
+        summary = "\n".join([*self.summary, f"output layer: {self.output_layer}"])
+        tables = [table.text(max_rows) for table in self._tables() if table.rows]
+        return "\n\n".join(part for part in (summary, *tables, "\n".join(self._notes())) if part)
+
+    def _repr_html_(self) -> str:
+        summary = "<br>".join(map(escape, [*self.summary, f"output layer: {self.output_layer}"]))
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes())
+        return f"<p>{summary}</p>" + "".join(table.html() for table in self._tables() if table.rows) + notes
+
+    def _tables(self) -> tuple[Table, Table]:
+        rows = [(_names(w), w.layer, shape_text(w.shape), w.neurons, w.fan_in, str(w.axes)) for w in self.constrained]
+        constrained = fold(rows, name=lambda row: row[0], same=lambda row: row[1:])
+        left_alone = fold(
+            [_left_alone_row(same) for same in _by_module(self.left_alone)],
+            name=lambda row: row[0],
+            same=lambda row: (*row[1:3], row[3].replace(row[0], "")),
+        )
+        return (
+            Table(
+                ["constrained", "layer", "shape", "neurons", "fan-in", "axes"],
+                [(name, *members[0][1:]) for name, members in constrained],
+                right=["neurons", "fan-in"],
+            ),
+            Table(
+                ["left alone", "layer", "shape", "reason"],
+                [(name, *row[1:3], row[3].replace(row[0], name)) for name, [row, *_] in left_alone],
+            ),
+        )
+
+    def _notes(self) -> list[str]:
+        thin = folded(weight.name for weight in self.constrained if weight.fan_in == 1)
+        return [f"note: {name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
+
+
+def held_by(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The identities of the parameters that optimizers hold."""
+    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+
+
+def _by_module(parameters: Iterable[LeftAlone]) -> list[list[LeftAlone]]:
+    """The parameters of a module that are left alone for the same reason, together."""
+    groups: dict[tuple[str, Reason, tuple[str, ...]], list[LeftAlone]] = {}
+    for parameter in parameters:
+        key = (parameter.name.rpartition(".")[0], parameter.reason, parameter.others)
+        groups.setdefault(key, []).append(parameter)
+    return list(groups.values())
+
+
+def _left_alone_row(parameters: list[LeftAlone]) -> tuple[str, str, str, str]:
+    """One row for parameters of one module."""
+    first = parameters[0]
+    prefix, dot, _ = first.name.rpartition(".")
+    attributes = [parameter.name.rpartition(".")[2] for parameter in parameters]
+    if len(attributes) > 4:
+        attributes[3:] = [f"{len(attributes) - 3} more"]
+    name = _names(first) if len(parameters) == 1 else f"{prefix}{dot}{{{', '.join(attributes)}}}"
+    shapes = ", ".join(dict.fromkeys(shape_text(parameter.shape) for parameter in parameters))
+    return name, first.layer, shapes, str(first.reason)
+
+
+def _names(parameter: ConstrainedWeight | LeftAlone) -> str:
+    """The name, and those that it is tied to."""
+    others = list(parameter.others)
+    if len(others) > 3:
+        others[2:] = [f"{len(others) - 2} more"]
+    return f"{parameter.name} (= {', '.join(others)})" if others else parameter.name

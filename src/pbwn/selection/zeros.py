@@ -1,0 +1,78 @@
+"""Weights that are zero from the start, which are left alone unless they are named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from pbwn.layout import is_plain
+from pbwn.paths import dtensor
+from pbwn.selection.rules import ALL_ZERO
+from pbwn.selection.weights import Selection
+
+
+def without_zeros(
+    selection: Selection, *, exchange: bool = True, sharded_only: bool = False, known: Collection[str] = ()
+) -> Selection:
+    """Leave weights alone that are zero from the start, unless they are named; those in `known` were zero then.
+
+    Whether a sharded weight is zero takes an exchange among all processes that hold a part of it.
+    """
+    unnamed = [weight for weight in selection.constrained if not weight.is_named]
+    parted = [weight for weight in unnamed if exchange and dtensor.is_sharded(weight.tensor)]
+    plain = [weight for weight in unnamed if not sharded_only and is_plain(weight.tensor)]
+    zero = {id(weight) for weight in unnamed if weight.name in known}
+    for weights, look in ((plain, _are_zero), (parted, _are_zero_everywhere)):
+        flags = look([weight.tensor for weight in weights])
+        zero |= {id(weight) for weight, is_zero in zip(weights, flags, strict=True) if is_zero}
+    if not zero:
+        return selection
+    left_alone = [weight.left_alone(ALL_ZERO) for weight in selection.constrained if id(weight) in zero]
+    return replace(
+        selection,
+        constrained=tuple(weight for weight in selection.constrained if id(weight) not in zero),
+        left_alone=(*selection.left_alone, *left_alone),
+    )
+
+
+def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
+    """Whether tensors are zero, each as a whole."""
+    found = [False] * len(tensors)
+    by_device: dict[torch.device, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.device.type != "cpu":
+            by_device.setdefault(tensor.device, []).append(index)
+        elif not tensor[(0,) * tensor.ndim].item():  # nearly always enough, and free on the CPU
+            found[index] = not tensor.detach().any().item()
+    for indices in by_device.values():
+        for index, is_zero in zip(indices, _are_zero_at_once([tensors[i] for i in indices]), strict=True):
+            found[index] = is_zero
+    return found
+
+
+def _are_zero_at_once(tensors: Sequence[Tensor]) -> list[bool]:
+    """The same for tensors of one device, whose values are waited for once."""
+    flags: list[bool] = torch.stack([tensor.detach().any() for tensor in tensors]).tolist()
+    return [not is_any for is_any in flags]
+
+
+def _are_zero_everywhere(tensors: Sequence[Tensor]) -> list[bool]:
+    """The same for sharded tensors, each over all its parts."""
+    found = [False] * len(tensors)
+    by_mesh: dict[Any, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        assert dtensor.is_sharded(tensor)
+        by_mesh.setdefault(tensor.device_mesh, []).append(index)
+    for mesh, indices in by_mesh.items():
+        from torch.distributed.tensor import DTensor, Partial
+
+        parts = [cast(Any, tensors[index]).to_local().any().to(mesh.device_type) for index in indices]
+        own = torch.stack(parts).to(torch.int32)
+        flags = DTensor.from_local(own, mesh, [Partial("max")] * mesh.ndim, run_check=False).full_tensor()
+        for index, is_any in zip(indices, flags.tolist(), strict=True):
+            found[index] = not is_any
+    return found
