@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.sections import collect
 
 ROOT = Path(__file__).parents[2]
 
