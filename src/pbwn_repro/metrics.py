@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,8 @@ class Metric:
         unit: of a value, such as %; `points` is the unit of a difference of two values.
         lower_is_better: the direction.
         logarithmic: whether its values are drawn on a logarithmic axis.
+        title: what a table or an axis calls it, where that is not its words.
+        beside: further metrics of an evaluation, at the best one: their columns, and their fields in the files.
     """
 
     name: str
@@ -24,11 +26,24 @@ class Metric:
     points: str = ""
     lower_is_better: bool = True
     logarithmic: bool = False
+    title: str = ""
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """Its words with the unit, as a table or an axis is titled."""
-        return f"{self.words} ({self.unit})" if self.unit else self.words
+        """Its title with the unit, as a table or an axis has it."""
+        title = self.title or self.words
+        return f"{title} ({self.unit})" if self.unit else title
+
+    @property
+    def lowest(self) -> str:
+        """What its best value is."""
+        return "lowest" if self.lower_is_better else "highest"
+
+    @property
+    def sign(self) -> int:
+        """What a value is multiplied by, so that less is better."""
+        return 1 if self.lower_is_better else -1
 
     @property
     def best(self) -> str:
@@ -41,8 +56,8 @@ class Metric:
         return f"{self.name}_exported"
 
 
-TEST_ERROR = Metric("test_error", "test error", "%", "points")
-FINAL_LOSS = Metric("final_training_loss", "training loss, last epoch", logarithmic=True)
+TEST_ERROR = Metric("test_error", "test error", "%", "points", beside={"top5_error": "test_top5_error"})
+FINAL_LOSS = Metric("final_training_loss", "final training loss", logarithmic=True, title="training loss, last epoch")
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (

@@ -114,8 +114,7 @@ def _is_better(ours: Values, theirs: Values, metric: Metric) -> bool:
     if diverging(ours) != diverging(theirs):
         return diverging(ours) < diverging(theirs)
     ours, theirs = finite(ours), finite(theirs)
-    sign = 1 if metric.lower_is_better else -1
-    return bool(ours) and sign * mean(shared(ours, theirs)) < sign * mean(shared(theirs, ours))
+    return bool(ours) and metric.sign * mean(shared(ours, theirs)) < metric.sign * mean(shared(theirs, ours))
 
 
 class Cells:

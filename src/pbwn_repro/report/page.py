@@ -141,7 +141,7 @@ def best(table: Table | None) -> set[tuple[str, Column]]:
         return set()
     found: set[tuple[str, Column]] = set()
     for column in table.columns:
-        sign = 1 if METRICS[column.metric].lower_is_better else -1
+        sign = METRICS[column.metric].sign
         # Fewer runs that diverge are better than any mean.
         ranks = {
             place: (cell.ours.diverged / (cell.ours.diverged + cell.ours.count), sign * cell.ours.mean)

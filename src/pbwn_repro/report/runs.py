@@ -36,7 +36,7 @@ COLUMNS = (
 )
 _COUNTS = ("best_step", "steps", "skipped_steps")
 _MOST_STEPS = 10**9
-_OTHERS = ("run", "test_top5_error", "deviation", "deviation_exported", "parameters", "constrained_weights")
+_OTHERS = ("run", "deviation", "deviation_exported", "parameters", "constrained_weights")
 
 
 class DamageError(Exception):
@@ -146,7 +146,7 @@ def _metrics(result: Mapping[str, Any], history: History, metric: Metric) -> dic
     return {
         metric.name: float(result[metric.name]),
         metric.best: float(result[metric.best]),
-        "top5_error": float(at_best.get("test_top5_error", math.nan)),  # of the epoch whose top-1 error is the best
+        **{column: float(at_best.get(field, math.nan)) for column, field in metric.beside.items()},
         "final_training_loss": history.final_loss,
         "mean_training_loss": history.mean_loss,
         "early_jump": history.early_jump,
@@ -184,17 +184,16 @@ def _result(folder: RunFolder, config: RunConfig, metric: Metric) -> dict[str, A
 def _compare(result: Mapping[str, Any], history: History, metric: Metric) -> None:
     """The numbers that tables show stand twice, in the result and in the metrics: both have to agree."""
     last = history.evaluations[-1]
-    sign = 1 if metric.lower_is_better else -1
-    best = min(history.evaluations, key=lambda line: (sign * line[metric.name], line["step"]))
+    best = min(history.evaluations, key=lambda line: (metric.sign * line[metric.name], line["step"]))
     twice = {
         metric.name: last[metric.name],
-        "test_top5_error": last.get("test_top5_error"),
+        **{name: last.get(name) for name in metric.beside.values()},
         metric.best: best[metric.name],
         "best_step": best["step"],
     }
     for name, logged in twice.items():
-        if result[name] != logged:
-            raise ValueError(f"result.json says {name} {result[name]}, metrics.jsonl says {logged}")
+        if result.get(name) != logged:
+            raise ValueError(f"result.json says {name} {result.get(name)}, metrics.jsonl says {logged}")
 
 
 def read_history(path: Path, config: RunConfig, steps: int) -> History:
@@ -225,7 +224,7 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
 
 
 def _evaluation(line: dict[str, Any], metric: Metric) -> dict[str, Any]:
-    optional = {"test_top5_error", "deviation"}.intersection(line)
+    optional = {*metric.beside.values(), "deviation"}.intersection(line)
     numbers = {name: _finite(line[name]) for name in ("epoch", metric.name, *optional)}
     if numbers["epoch"] <= 0:
         raise ValueError("an evaluation comes after a step")

@@ -305,7 +305,7 @@ def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdic
     best = [column for column in full if _is_best(criterion, column, cells)]
     places = [(row, column) for column in full for row in criterion.among]
     least = min(len(cells.values(*place)) + cells.diverged(*place) for place in places)
-    words = f"{title} has the lowest mean in {len(best)} of {len(full)} columns"
+    words = f"{title} has the {METRICS[criterion.metric].lowest} mean in {len(best)} of {len(full)} columns"
     still_open = len(columns) - len(full)
     if still_open and 2 * len(best) <= len(columns) < 2 * (len(best) + still_open):
         words += f"; {still_open} of {len(columns)} are open"
@@ -321,7 +321,7 @@ def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdic
 
 
 def _is_best(criterion: MostlyBest, column: Column, cells: Cells) -> bool:
-    sign = 1 if METRICS[column.metric].lower_is_better else -1
+    sign = METRICS[column.metric].sign
 
     def rank(row: str) -> tuple[float, float]:
         values, lost = list(cells.values(row, column).values()), cells.diverged(row, column)
@@ -353,14 +353,16 @@ def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterat
         if search is None:
             continue
         title = cells.title(row)
-        words = f"{title} ends with the lowest training loss at {search.best:g}, of {_listed(search.tried)}"
+        metric = cells.metric
+        words = f"{title} has the {metric.lowest} {metric.words} at {search.best:g}, of {_listed(search.tried)}"
         if search.open:
             words += f". Not finished: {_listed(search.open)}."
             yield replace(undecided(claim, words), row=title)
             continue
         stated = search.tried[criterion.value]
         rivals = {rival: values for rival, values in search.tried.items() if rival != criterion.value}
-        duels = [_duel(stated, values, rival, len(rivals) * len(criterion.rows)) for rival, values in rivals.items()]
+        number = len(rivals) * len(criterion.rows)
+        duels = [_duel(stated, values, rival, metric, number) for rival, values in rivals.items()]
         hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.advantage))
         interval = hardest.compared.interval
         yield Verdict(
@@ -377,7 +379,7 @@ def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterat
         )
 
 
-def _duel(stated: Values, other: Values, rival: float, number: int) -> _Duel:
+def _duel(stated: Values, other: Values, rival: float, metric: Metric, number: int) -> _Duel:
     """Fewer runs that diverge win; where their shares are the same, the others are compared."""
     lost = (len(stated) - len(finite(stated)), len(other) - len(finite(other)))
     spared = diverging(stated) - diverging(other)
@@ -393,10 +395,11 @@ def _duel(stated: Values, other: Values, rival: float, number: int) -> _Duel:
         ours, theirs = shared(stated, other), shared(other, stated)
         difference = mean(ours) - mean(theirs)
         few = Compared(None, "", (len(ours), len(theirs)))
-        return _Duel(rival, "not enough runs", few, lost, (0.0, difference), difference)
-    outcome, firm = (one_sided(each.interval, each.counts, lower=True) for each in (compared, strict) if each.interval)
+        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * difference), difference)
+    outcome = one_sided(compared.interval, compared.counts, lower=metric.lower_is_better)
+    firm = one_sided(strict.interval, strict.counts, lower=metric.lower_is_better) == outcome
     difference = compared.interval.difference
-    return _Duel(rival, outcome, compared, lost, (0.0, difference), difference, firm == outcome)
+    return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * difference), difference, firm)
 
 
 def _duel_in_words(duel: _Duel, stated: float) -> str:

@@ -166,7 +166,7 @@ def test_the_table_of_the_readme_carries_what_has_to_be_known_of_a_test(report, 
             write_run(tmp_path / "more", plan, losses=(1.0 if method == "normal" else 0.2, end))
     [line] = [line for line in summary(collect(tmp_path / "more")).splitlines() if "averaged over the run, is" in line]
     assert "*A test of ours, not the paper's words" in line
-    assert "*The training loss, last epoch: 0.50 of PBWN-Riem, 0.10 of Normal.*" in line
+    assert "*The final training loss: 0.50 of PBWN-Riem, 0.10 of Normal.*" in line
 
 
 def test_every_line_of_a_markdown_table_has_the_same_number_of_fields(report):

@@ -333,7 +333,7 @@ def search(root, losses):
             "not enough runs",
             "1 of 2 runs at 0.3 and 0 of 1 at 0.1 diverged",
         ),
-        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "not enough runs", "lowest training loss at 0.1"),
+        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "not enough runs", "lowest final training loss at 0.1"),
     ],
 )
 def test_the_stated_rate_has_to_beat_each_other_one(tmp_path, losses, rival, outcome, words):
