@@ -24,8 +24,8 @@ def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
     judged = metric_of(cells.runs.config.iloc[0].model)
     places = dict.fromkeys(column.value for column in cells.columns)
     for value in places:
-        column = next(each for each in cells.columns if each.value == value)
-        place = "" if len(places) == 1 else column.title.partition(",")[0]
+        column, *others = [each for each in cells.columns if each.value == value]
+        place = "" if len(places) == 1 else value if others else column.title
         rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
         found += _over_time(prefix, place, rows, cells, judged)
         found += _search(cells, prefix, place, value)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pbwn_repro.catalog import ARTEFACTS, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.config import read_config
 from pbwn_repro.data.names import original
 from pbwn_repro.report.model import Decided, Report, Section
@@ -62,16 +63,16 @@ def needed(decided: Decided, section: Section) -> str:
     if decided.outcome != "not enough runs":
         return ""
     if not isinstance(section.artefact, TrainedArtefact):
-        return f"Missing: `{command(section)}` measures it."
+        timed = any(verdict.difference is not None for verdict in decided.verdicts)
+        what = "a quieter machine, or more rounds; with this folder moved away, " if timed else ""
+        return f"Missing: {what}`{command(section)}` measures it."
     criterion = decided.claim.criterion
     keys = {key for name in ("rows", "than", "among") for key in _as_tuple(getattr(criterion, name, ()))}
     row, columns = _axes(section)
-    plans = [plan for plan in section.missing if not keys or str(plan.labels[row]) in keys]
+    plans = [plan for plan in section.missing if not keys or str(plan.labels[row.name]) in keys]
     if plans:
         places = Counter(
-            ", ".join(
-                str(plan.labels[name]) if name == row else f"{name} {plan.labels[name]}" for name in (row, *columns)
-            )
+            ", ".join([row.title(plan.labels[row.name]), *(f"{name} {plan.labels[name]}" for name in columns)])
             for plan in plans
         )
         named = [f"{place}: {count}" for place, count in places.items()]
@@ -160,12 +161,12 @@ def _hours(identity: str) -> float:
 _COSTS: dict[tuple[object, ...], NetworkCost] = {}
 
 
-def _axes(section: Section) -> tuple[str, list[str]]:
-    """The names of the row axis and of the column axes."""
+def _axes(section: Section) -> tuple[Axis, list[str]]:
+    """The row axis, and the names of the column axes."""
     assert isinstance(section.artefact, TrainedArtefact)
     assert section.scale
     axes = section.artefact.axes(section.scale)
-    return next(axis.name for axis in axes if axis.role == "row"), [axis.name for axis in axes if axis.role == "column"]
+    return next(axis for axis in axes if axis.role == "row"), [axis.name for axis in axes if axis.role == "column"]
 
 
 def _as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:

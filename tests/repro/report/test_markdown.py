@@ -149,12 +149,21 @@ def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
 
 def test_a_claim_without_enough_runs_says_which_are_missing_and_what_they_cost(report):
     text = whole(report)
-    missing = "Missing: 69 runs of this scale's protocol (normal, depth 32: 3; normal, depth 44: 3; "
+    missing = "Missing: 69 runs of this scale's protocol (Normal, depth 32: 3; Normal, depth 44: 3; "
     assert missing in text
     [line] = [line for line in text.splitlines() if line.startswith(missing)][:1]
     assert line.endswith("GPU hours: `pbwn reproduce table-3 --scale short`.")
     assert "Missing: 45 runs" not in text.partition("PBWN-Epoch' works the best")[0]
-    assert "Missing: 42 runs of this scale's protocol (pbwn-riem, depth 20: 3; " in text  # of the three variants alone
+    assert "Missing: 42 runs of this scale's protocol (PBWN-Riem, depth 20: 3; " in text  # of the three variants alone
+
+
+def test_where_all_runs_are_there_a_claim_says_how_many_seeds_would_decide_it(tmp_path):
+    for interval in (1, 10, 20, 50, 100):
+        for plan in plans("figure-2b", seeds=5, interval=interval, sizes="paper", init="paper"):
+            error = 1.1 + plan.labels["seed"] / 10 if interval == 100 else 1.0
+            write_run(tmp_path, plan, errors=(9.0, error))
+    words = "Missing: with the spread of these runs, about 20 seeds would decide it, 75 runs more, minutes of a GPU: "
+    assert f"{words}`pbwn reproduce figure-2b --scale paper --seeds 20`." in whole(collect(tmp_path))
 
 
 def test_the_table_of_the_readme_carries_what_has_to_be_known_of_a_test(report, tmp_path):
