@@ -71,16 +71,14 @@ def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tup
     )
     found = here.merge(planned, on=["home", "identity"]).sort_values(["position", "seed", "path"], ignore_index=True)
     used = _copies_used(found)
-    shown_digests = [used[original(config.data.name)].digest for config in found.config]
-    on_used = pd.Series([config.data.digest for config in found.config], dtype=str) == pd.Series(
-        shown_digests, dtype=str
-    )
-    others = {}
-    for run in found[~on_used].itertuples():
-        data = run.config.data
-        shown = used[original(data.name)]
-        others[run.path] = f"another copy of the data: {_named(data)}, the runs shown are on {_named(shown)}"
-    return found[on_used], others
+    copies = [(config.data, used[original(config.data.name)]) for config in found.config]
+    is_shown = [data.digest == shown.digest for data, shown in copies]
+    others = {
+        path: f"another copy of the data: {_named(data)}, the runs shown are on {_named(shown)}"
+        for path, (data, shown) in zip(found.path, copies, strict=True)
+        if data.digest != shown.digest
+    }
+    return found.loc[is_shown], others
 
 
 def by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:

@@ -17,7 +17,7 @@ from pbwn_repro.catalog import Column, Number
 from pbwn_repro.catalog.claims import Alike, BestSetting, Better, Claim, Grows, Higher, MostlyBest, NotWorse
 from pbwn_repro.metrics import METRICS, Metric
 from pbwn_repro.report.cells import Cells
-from pbwn_repro.report.model import OUTCOMES, Outcome, Verdict
+from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import (
     CONFIDENCE,
     ENOUGH,
@@ -254,14 +254,14 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         places = ", ".join(column.title for column in begun)
         words = f"The gain of {title} over {against} is known at {places}; this takes {first.title} and {last.title}."
         return replace(undecided(claim, words), row=title, against=against)
-    places4 = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
+    corners = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
     later, earlier = (_gains(cells, row, criterion.than, column) for column in (last, first))
     compared, strict = (compare(later, earlier, confidence) for confidence in _confidences(len(criterion.rows)))
     place = f"{first.title} to {last.title}"
     interval, counts = compared.interval, compared.counts
     if interval is None:
         words = f"The gain of {title} over {against} from {place}: {runs(counts)}, an interval needs two."
-        outcome, lost, _ = _with_losses("not enough runs", places4, (row,), cells)
+        outcome, lost, _ = _with_losses("not enough runs", corners, (row,), cells)
         return Verdict(claim, outcome, words + lost, counts=counts, row=title, against=against, column=place)
     points = METRICS[criterion.metric].points
     change = f"{digits(abs(interval.difference))} {points} {'larger' if interval.difference > 0 else 'smaller'}"
@@ -272,7 +272,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
     )
     found = one_sided(interval, counts, lower=False)
     firm = strict.interval is not None and one_sided(strict.interval, counts, lower=False) == found
-    outcome, lost, is_lost = _with_losses(found, places4, (row,), cells)
+    outcome, lost, is_lost = _with_losses(found, corners, (row,), cells)
     return Verdict(
         *(claim, outcome, words + lost, interval.difference, interval.low, interval.high, counts),
         *(title, against, place),
@@ -280,7 +280,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         preliminary=min(counts) < FEW,
         dots=compared.dots,
         gap=abs(interval.difference),
-        paper=_paper_growth(places4, cells),
+        paper=_paper_growth(corners, cells),
     )
 
 
@@ -343,7 +343,7 @@ class _Duel:
     firm: bool = True
 
 
-_AGAINST = tuple(OUTCOMES[position] for position in (0, 2, 1))  # by what they say against a claim
+_AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  # by what they say against a claim
 
 
 def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterator[Verdict]:
