@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.markdown import summary, whole
 from pbwn_repro.report.model import Report
-from pbwn_repro.report.writing.files import write
-from pbwn_repro.report.writing.markdown import summary, whole
+from pbwn_repro.report.page import write
+from pbwn_repro.report.sections import collect
 
 RESULTS = Path(__file__).parent
 ROOT = RESULTS.parent

@@ -44,7 +44,7 @@ _RESNET: Recipe = {
 }
 _SVHN: Recipe = {
     "data": {"name": "svhn", "train": ["train", "extra"]},
-    "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
+    "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
     "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.1},
     "epochs": 160,
     "batch_size": 128,

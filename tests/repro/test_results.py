@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import run_folders
 
 ROOT = Path(__file__).parents[2]

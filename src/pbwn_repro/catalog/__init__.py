@@ -1,8 +1,18 @@
-"""One file per table or figure of the paper: which runs it needs, how they become cells. Nothing else."""
+"""One file per table or figure: the paper's cells, its claims with what decides each, and the runs. Nothing else."""
 
 import difflib
 
-from pbwn_repro.catalog.artefact import SCALES, Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import (
+    SCALES,
+    Artefact,
+    Column,
+    MeasuredArtefact,
+    Number,
+    PaperTable,
+    Plan,
+    Scale,
+    TrainedArtefact,
+)
 from pbwn_repro.catalog.demo import DEMO
 from pbwn_repro.catalog.figure_1 import FIGURE_1
 from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
@@ -16,7 +26,20 @@ from pbwn_repro.catalog.table_6 import TABLE_6
 from pbwn_repro.catalog.table_7 import TABLE_7
 from pbwn_repro.catalog.table_8 import TABLE_8
 
-__all__ = ["ARTEFACTS", "KNOWN", "SCALES", "Artefact", "MeasuredArtefact", "Plan", "Scale", "TrainedArtefact", "find"]
+__all__ = [
+    "ARTEFACTS",
+    "KNOWN",
+    "SCALES",
+    "Artefact",
+    "Column",
+    "MeasuredArtefact",
+    "Number",
+    "PaperTable",
+    "Plan",
+    "Scale",
+    "TrainedArtefact",
+    "find",
+]
 
 ARTEFACTS: dict[str, Artefact] = {
     artefact.name: artefact

@@ -1,15 +1,18 @@
-"""What a table or figure of the paper is: the runs that it needs, and how they become cells or curves."""
+"""What a table or figure of the paper is: its cells and claims, and the runs that it needs."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import original
+from pbwn_repro.methods import method
 from pbwn_repro.runs.resolution import complete
 
 Scale = Literal["smoke", "short", "paper"]
@@ -44,12 +47,15 @@ class Axis:
         role: rows and columns make cells; of what is searched, a cell shows the best; of a variant, the first value is
             the artefact, the others are made only if asked for, and shown beside it.
         controls: rows of ours beside the paper's.
+        methods: the method that each value stands for, where values are not methods themselves; `title` names a value.
     """
 
     name: str
     values: tuple[Value, ...]
     role: Literal["row", "column", "searched", "variant"]
     controls: tuple[Control, ...] = ()
+    methods: Mapping[Value, str] = field(default_factory=dict)
+    title: Callable[[Value], str] = lambda value: method(str(value)).title
 
     @property
     def known(self) -> tuple[Value, ...]:
@@ -58,7 +64,7 @@ class Axis:
 
 
 # What a shown value is averaged over or chosen from: runs that differ in it cannot stand beside each other.
-OBSERVED_BY: Mapping[str, str] = {"training_loss": "log_every", "best_test_error": "evaluate_every"}
+OBSERVED_BY: Mapping[str, str] = {"final_training_loss": "log_every", "best_test_error": "evaluate_every"}
 
 INIT = Axis("init", ("paper", "authors"), "variant")
 UNIT_START = Control("unit-start", "Unit start", "normal", {"method": "unit-start"})
@@ -90,14 +96,69 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number of the paper: its spread and number of seeds where the paper gives them; whether it is printed bold.
+
+    `text` is how the paper prints it; one that follows from others has none.
+    """
+
+    value: float
+    spread: float | None = None
+    seeds: int | None = None
+    bold: bool = False
+    text: str = ""
+
+    @property
+    def decimals(self) -> int:
+        """How many decimals ours need beside it: two, or as many as the paper prints of its value."""
+        return max(2, len(self.text.partition(" ")[0].partition(".")[2]))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, the value that the column axis has there ('' without one), and the metric's name."""
+
+    title: str
+    value: str = ""
+    metric: str = "test_error"
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table as the paper prints it.
+
+    Args:
+        unit: what its numbers are.
+        rows: the titles of rows by their keys; the key of a row of ours is its method's name.
+        columns: in the order of the paper.
+        numbers: by the key of the row and the title of the column; what the paper leaves open is not there.
+        others: the keys of rows that stand for other people's systems, quoted by the paper.
+    """
+
+    unit: str
+    rows: Mapping[str, str]
+    columns: tuple[Column, ...]
+    numbers: Mapping[tuple[str, str], Number]
+    others: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
 class Artefact:
-    """What all artefacts have: a name, words for people, and where they depart from the paper."""
+    """What all artefacts have.
+
+    Args:
+        title, about, protocol: words for people; `departures` say where ours departs from the paper's.
+        table: the paper's cells, where it is a table.
+        claims: what the paper claims of it, and what decides each claim.
+    """
 
     name: str
     title: str
     about: str
     protocol: str
     departures: tuple[str, ...] = ()
+    table: PaperTable | None = None
+    claims: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,14 +169,18 @@ class TrainedArtefact(Artefact):
         axes: what differs between the runs, at a scale.
         wishes: the configuration of one combination of values, at a scale, as `resolve` takes it; no seed.
         seeds: how many seeds the paper used, and how many a scale uses unless asked for another number.
-        value: what a run contributes: the last or the best test error, or the curve of its training loss.
+        metric: the metric that a run contributes, and that settings are searched by.
+        curves: whether the curves of the training loss are what it shows, by iteration or by epoch.
+        skewed: whether a few failed runs carry the mean, so that the median has to stand beside it.
         home: which artefact's folder keeps the run of a combination; the artefact's own if None.
     """
 
     axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
     wishes: Callable[[Labels, Scale], Mapping[str, Any]] = lambda labels, scale: {}
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"smoke": 1, "short": 3, "paper": 5})
-    value: Literal["test_error", "best_test_error", "training_loss"] = "test_error"
+    metric: str = "test_error"
+    curves: Literal["", "iteration", "epoch"] = ""
+    skewed: bool = False
     home: Callable[[Labels], str] | None = None
 
     def plans(self, scale: Scale, *, seeds: int | None = None, only: Only | None = None) -> list[Plan]:
@@ -170,6 +235,42 @@ def identity(config: RunConfig) -> str:
     """What a run's result depends on in one fixed form, without its seed and without telling copies of data apart."""
     data = {**config.identity["data"], "digest": "", "name": original(config.data.name)}
     return json.dumps({**config.identity, "seed": 0, "data": data}, sort_keys=True)
+
+
+def read_table(
+    unit: str,
+    columns: tuple[Column, ...],
+    text: str,
+    *,
+    seeds: int | None,
+    others: Mapping[str, tuple[int | None, ...]] | None = None,
+) -> PaperTable:
+    """Read lines of `key | title | number | ...`; a number is `6.27 ± 0.34`, bold between stars, a dash where none is.
+
+    `seeds` is the number of seeds of our rows; `others` names the quoted systems, with the seeds of each column.
+    """
+    others = others or {}
+    rows: dict[str, str] = {}
+    numbers: dict[tuple[str, str], Number] = {}
+    for line in text.strip().splitlines():
+        key, title, *cells = (part.strip() for part in line.split("|"))
+        rows[key] = title
+        counts = others.get(key) or (None if key in others else seeds,) * len(columns)
+        for column, cell, count in zip(columns, cells, counts, strict=True):
+            if cell != "-":
+                numbers[key, column.title] = _number(cell, count)
+    return PaperTable(unit, rows, columns, numbers, frozenset(others))
+
+
+_CELL = re.compile(r"(\*\*)?([\d.]+)(?: ± ([\d.]+))?(\*\*)?")
+
+
+def _number(cell: str, seeds: int | None) -> Number:
+    found = _CELL.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"{cell!r} is not a number of a table: write 6.27 ± 0.34 or **6.27 ± 0.34**")
+    bold, value, spread, _ = found.groups()
+    return Number(float(value), float(spread) if spread else None, seeds, bold is not None, cell.strip("*"))
 
 
 def _kept(labels: Labels, only: Only) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pbwn_repro.catalog.artefact import MeasuredArtefact, Scale
+from pbwn_repro.catalog.claims import Claim, Conditioned
 
 
 def _options(scale: Scale) -> Mapping[str, Any]:
@@ -24,6 +25,23 @@ FIGURE_1 = MeasuredArtefact(
         "y = x, and the weights of equal magnitude are w1 = w2 = 0.9.",
         "At a minimum the Hessian is singular for every alpha, because the minima form a curve: condition numbers are "
         "those of a point beside it, at a minimum the largest eigenvalue is shown instead.",
+    ),
+    claims=(
+        Claim(
+            "figure-1-scaled",
+            "as alpha becomes larger, it is more likely that the Hessian matrix will be ill-conditioned",
+            "the Hessian's condition number grows with the scale",
+            Conditioned("scaled"),
+        ),
+        Claim(
+            "figure-1-projected",
+            "our method performs normalization via projection [...] which ensures the improvement of conditioning of "
+            "Hessian matrix",
+            "after projection the condition number is no larger than at equal magnitude",
+            Conditioned("projected"),
+            note="A test of ours: in this model the projection leaves one direction, whose condition number is 1 "
+            "whatever the loss. It follows from the projection, and says nothing of larger models.",
+        ),
     ),
     measurement="landscape",
     options=_options,

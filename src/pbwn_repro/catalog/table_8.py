@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pbwn_repro.catalog.artefact import INIT, Axis, Labels, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import INIT, Axis, Column, Labels, Scale, TrainedArtefact, read_table
+from pbwn_repro.catalog.cifar import ERROR
+from pbwn_repro.catalog.claims import Better, Claim
 
 RATES = (0.001, 0.002, 0.0005)
 DECAYS = (0.0001, 0.0002, 0.0)
+LABELS = (20, 50, 100)
+OTHERS = ("catgan", "skip-dgm", "aux-dgm", "vat", "ladder", "ladder-amlp", "gan-fm", "triple-gan")
 
 
 def _axes(scale: Scale) -> tuple[Axis, ...]:
     return (
         Axis("method", ("normal", "pbwn"), "row"),
-        Axis("labels", (20, 50, 100), "column"),
+        Axis("labels", LABELS, "column"),
         Axis("lr", RATES if scale == "paper" else RATES[:1], "searched"),
         Axis("weight_decay", DECAYS if scale == "paper" else DECAYS[:1], "searched"),
         Axis("denoising", ("authors", "rasmus"), "variant"),
@@ -50,7 +54,36 @@ TABLE_8 = TrainedArtefact(
         "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, "
         "without a search; at paper scale `--only lr=0.001,weight_decay=0.0001` makes a ninth of the runs.",
     ),
+    table=read_table(
+        ERROR,
+        tuple(Column(f"{labels} labels", str(labels)) for labels in LABELS),
+        """
+        catgan      | CatGAN                          | -               | -               | 1.91 ± 0.1
+        skip-dgm    | Skip Deep Generative Model      | -               | -               | 1.32 ± 0.07
+        aux-dgm     | Auxiliary Deep Generative Model | -               | -               | 0.96 ± 0.02
+        vat         | Virtual Adversarial             | -               | -               | 1.36
+        ladder      | Ladder                          | -               | 1.62 ± 0.65     | 1.06 ± 0.37
+        ladder-amlp | Ladder+AMLP                     | -               | -               | 1.002 ± 0.038
+        gan-fm      | GAN with feature matching       | 16.77 ± 4.52    | 2.21 ± 1.36     | 0.93 ± 0.065
+        triple-gan  | Triple-GAN                      | 4.81 ± 4.95     | 1.56 ± 0.72     | **0.91 ± 0.58**
+        normal      | Ladder*                         | 9.67 ± 10.1     | 3.53 ± 6.6      | 1.12 ± 0.59
+        pbwn        | Ladder+PBWN                     | **2.52 ± 2.42** | **1.06 ± 0.48** | **0.91 ± 0.05**
+        """,
+        seeds=10,
+        others=dict.fromkeys(OTHERS, ()),
+    ),
+    claims=(
+        Claim(
+            "table-8-better",
+            "our method significantly improves the performance of the original Ladder network",
+            "the test error is lower than that of the Ladder network without projection",
+            Better(("pbwn",), ("normal",)),
+            remark="By Welch's test none of the three differences is significant with the paper's spreads and ten "
+            "seeds. At 100 labels Triple-GAN, quoted in the same table, has the same 0.91.",
+        ),
+    ),
     axes=_axes,
     wishes=_wishes,
     seeds={"smoke": 2, "short": 3, "paper": 10},
+    skewed=True,
 )

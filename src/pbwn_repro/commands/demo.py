@@ -30,8 +30,8 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, sweep_code
     from pbwn_repro.planning import Sources, plan_jobs
-    from pbwn_repro.report.collecting.folders import collect
-    from pbwn_repro.report.writing.files import write
+    from pbwn_repro.report.page import write
+    from pbwn_repro.report.sections import collect
     from pbwn_repro.runs.local import LocalPool
     from pbwn_repro.runs.packing import slots
     from pbwn_repro.runs.sweep import sweep
@@ -63,14 +63,14 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
 
 
 def _table(section: Section) -> Table:
-    from pbwn_repro.report.writing.tables import ours_text
+    from pbwn_repro.report.markdown import ours_text
 
     found = section.table
     assert found is not None
     table = Table(title=f"{section.artefact.title}, mean ± deviation (runs)", title_justify="left")
     table.add_column("method")
     for column in found.columns:
-        table.add_column(column, justify="right")
+        table.add_column(column.title, justify="right")
     for row in found.rows:
-        table.add_row(row, *(ours_text(found.cells[row, column].ours) for column in found.columns))
+        table.add_row(row.title, *(ours_text(found.cells[row.key, column].ours) for column in found.columns))
     return table

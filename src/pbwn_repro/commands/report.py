@@ -19,17 +19,19 @@ def report(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where the report goes; beside the runs if not given.", show_default=False),
     ] = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Write figures as PDF too.")] = False,
 ) -> None:
-    """Make report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG, PDF) from run folders alone.
+    """Make report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
 
-    A damaged run is named and left out, never averaged in.
+    Runs of `pbwn train` are shown too, grouped by model and data. A damaged run is named and left out, never averaged
+    in.
     """
-    from pbwn_repro.report.collecting.folders import collect
-    from pbwn_repro.report.writing.files import write_files
+    from pbwn_repro.report.page import write_files
+    from pbwn_repro.report.sections import collect
 
     collected = collect(runs)
     with Console(stderr=True).status("reading runs ...") as status:
-        files = write_files(collected, out, tell=lambda doing: status.update(f"making {doing} ..."))
+        files = write_files(collected, out, tell=lambda doing: status.update(f"making {doing} ..."), pdf=pdf)
     console = Console(highlight=False, soft_wrap=True)
     for section in collected.sections:
         console.print(summed_up(section), markup=False)
@@ -44,11 +46,10 @@ def report(
 
 def summed_up(section: Section) -> str:
     """What there is of a table or figure, and what it says, in a line."""
-    from pbwn_repro.report.writing.forest import decided
-    from pbwn_repro.report.writing.views import anchor
+    from pbwn_repro.report.model import in_words
 
     made = "measured" if section.measurement else f"{len(section.runs)} runs"
-    missing = f", {section.missing} missing" if section.missing else ""
-    outcomes = Counter(claim.outcome for claim in decided(section))
+    missing = f", {len(section.missing)} missing" if section.missing else ""
+    outcomes = Counter(in_words(claim.outcome, preliminary=claim.preliminary) for claim in section.claims)
     claims = "; ".join(f"{outcome}: {count}" for outcome, count in outcomes.items())
-    return f"{anchor(section)}: {made}{missing}" + (f" (claims: {claims})" if claims else "")
+    return f"{section.anchor}: {made}{missing}" + (f" (claims: {claims})" if claims else "")

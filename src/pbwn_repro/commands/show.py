@@ -28,10 +28,8 @@ def show(
 ) -> None:
     """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
     from pbwn_repro.catalog import find
-    from pbwn_repro.paper import TABLES
-    from pbwn_repro.report.collecting.folders import collect
-    from pbwn_repro.report.model import Report
-    from pbwn_repro.report.writing.markdown import heading
+    from pbwn_repro.report.model import Report, heading
+    from pbwn_repro.report.sections import collect
 
     found = find(artefact)
     console = Console()
@@ -44,8 +42,8 @@ def show(
     for section in sections:
         _section(console, section, out)
     if not sections:
-        if found.name in TABLES:
-            _paper(console, TABLES[found.name])
+        if found.table:
+            _paper(console, found.table)
         console.print(
             f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} --scale short (or smoke, paper) makes them.",
             highlight=False,
@@ -57,31 +55,35 @@ def show(
 
 
 def _section(console: Console, section: Any, out: Path) -> None:
-    from pbwn_repro.report.writing.missing import command
-    from pbwn_repro.report.writing.tables import best_settings, texts
+    from pbwn_repro.report.markdown import best_settings, texts
+    from pbwn_repro.report.missing import command, needed
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
-    if section.table:
-        below = any(cell.paper for cell in section.table.cells.values())
-        words = f"{section.table.unit}: {section.table.ours}" + (", the paper's below" if below else "")
-        cells = {place: texts(cell)[: 1 + below] for place, cell in section.table.cells.items()}
-        _print_table(console, words, section.table.rows, section.table.columns, cells)
-        if chosen := best_settings(section.table):
+    if table := section.table:
+        below = any(cell.paper for cell in table.cells.values())
+        words = f"{table.unit}: {table.ours}" + (", the paper's below" if below else "")
+        titles = {row.key: row.title for row in table.rows}
+        cells = {
+            (titles[row], column.title): texts(cell, median=table.medians)[: 1 + below]
+            for (row, column), cell in table.cells.items()
+        }
+        _print_table(console, words, list(titles.values()), [column.title for column in table.columns], cells)
+        if chosen := best_settings(table):
             console.print(f"Settings of these runs: {'; '.join(chosen)}", highlight=False)
-    for claim in dict.fromkeys(verdict.claim for verdict in section.verdicts):
-        console.print(f"\n[italic]“{escape(claim.quote)}”[/italic]", highlight=False)
-        for verdict in section.verdicts:
-            if verdict.claim == claim:
-                colour = _COLOURS[verdict.outcome]
-                console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
-        if claim.remark:
-            console.print(f"  [dim]{escape(claim.remark)}[/dim]", highlight=False)
+    for decided in section.claims:
+        console.print(f"\n[italic]“{escape(decided.claim.quote)}”[/italic]", highlight=False)
+        for verdict in decided.verdicts:
+            colour = _COLOURS[verdict.outcome]
+            console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
+        for words in (decided.claim.note, decided.beside, needed(decided, section), decided.claim.remark):
+            if words:
+                console.print(f"  [dim]{escape(words)}[/dim]", highlight=False)
     console.print()
-    for note in section.notes[: len(section.notes) - len(section.artefact.departures)]:
+    for note in section.notes:
         console.print(f"· {escape(note)}", highlight=False)
     states = {
-        "done": [run.path for run in section.runs],
+        "done": list(section.runs.path) if len(section.runs) else [],
         "diverged": section.diverged,
         "unfinished": section.unfinished,
     }
@@ -98,14 +100,14 @@ def _section(console: Console, section: Any, out: Path) -> None:
         )
     if section.missing:
         console.print(
-            f"[dim]{'missing':>10}[/dim]  {section.missing}: {escape(command(section))}",
+            f"[dim]{'missing':>10}[/dim]  {len(section.missing)}: {escape(command(section))}",
             highlight=False,
             soft_wrap=True,
         )
 
 
 def _paper(console: Console, numbers: Any) -> None:
-    from pbwn_repro.report.writing.tables import paper_text
+    from pbwn_repro.report.markdown import paper_text
 
     cells = {
         (row, column.title): (paper_text(numbers.numbers.get((key, column.title))),)

@@ -1,1 +1,1 @@
-"""From run folders alone to tables, figures and verdicts beside the paper's."""
+"""From run folders to one table of runs, to cells and verdicts, to figures, tables and a page."""

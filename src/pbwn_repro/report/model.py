@@ -1,29 +1,32 @@
-"""What a report is made of, as plain data: whoever collects fills it, whoever draws reads it."""
+"""What a report is made of, as plain data: whoever reads runs fills it, whoever draws or writes reads it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Any, Literal, get_args
 
-from pbwn_repro.catalog import Artefact, Scale
-from pbwn_repro.config import RunConfig
-from pbwn_repro.paper import Claim, Number
+import pandas as pd
+
+from pbwn_repro.catalog import ARTEFACTS, Artefact, Column, Number, Plan, Scale
+from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.report.statistics import Interval
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run that was read whole: its labels in the artefact's words, configuration, result and place."""
+class Row:
+    """A row of a table, or a curve: its key, its title, and the name of the method whose colour it has."""
 
-    path: Path
-    labels: Mapping[str, Any]
-    config: RunConfig
-    result: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    key: str
+    title: str
+    look: str
 
 
 @dataclass(frozen=True)
@@ -45,114 +48,256 @@ class Summary:
         """How many runs there are."""
         return len(self.values)
 
+    @property
+    def median(self) -> float:
+        """The middle of the values."""
+        return median(self.values)
+
 
 @dataclass(frozen=True)
 class Cell:
     """Ours beside the paper's; either may be missing."""
 
-    row: str
-    column: str
     ours: Summary | None
     paper: Number | None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by the titles of rows and columns, in the order of the paper; `unit` such as 'test error (%)'."""
+    """Cells by the keys of rows and columns, in the order of the paper; `unit` such as 'test error (%)'.
 
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Cell]
+    Args:
+        ours: how a cell of ours is written.
+        medians: whether the median stands beside the mean.
+        drawn: what a figure of it shows.
+        undrawn: metrics whose columns are no figure: hours on another machine say nothing beside the paper's.
+    """
+
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    cells: Mapping[tuple[str, Column], Cell]
     unit: str
-    ours: str = "mean ± standard deviation (runs)"  # how a cell of ours is written
+    ours: str = "mean ± standard deviation (runs)"
+    medians: bool = False
+    drawn: str = "every run, and the mean (line)"
+    undrawn: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band over seeds: the mean, the lowest and the highest run, unless the title says else.
+    """A line with a band from low to high. `diverged` are the places where runs diverged, which are in no mean.
 
-    `diverged` are the places where runs diverged, which are in no mean.
+    `dots` are single runs, (place, value).
     """
 
-    name: str  # as the paper calls it, such as PBWN-Riem or T = 10
+    row: Row
     x: tuple[float, ...]
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     count: int
     diverged: tuple[float, ...] = ()
+    dots: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves in one frame."""
+    """Curves in one frame; `main` if it is what the reader of the section came for. `band` says what bands are."""
 
-    name: str  # of its files, unique in a report: figure-2a-paper-training-loss
+    name: str  # of its file, unique in a report
     title: str
     x_label: str
     y_label: str
     curves: tuple[Curve, ...]
     x_log: bool = False
     y_log: bool = False
+    main: bool = False
+    band: str = "mean over runs, bands from the lowest to the highest"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What our runs say to a claim of the paper: by how much, with a 95 % interval, in words.
 
-    A claim on several cells has a verdict for each: `row` against the row `against`, in `column`. `paper` is the same
-    difference with its interval from the paper's own means, spreads and seeds, where it gives them.
+    A claim on several cells has a verdict for each: `row` against the row `against`, in `column`, as titles.
+
+    Args:
+        firm: whether a 'does not hold' stands when all comparisons of the claim are counted (Holm's first step).
+        preliminary: whether it rests on few runs, or on a part of the settings that are to be searched.
+        dots: the differences of the single pairs of runs.
+        gap: how far the difference lies from what it has to leave behind, zero or the edge of a margin.
+        beside: another metric of the same runs that a reader has to see too, a sentence.
+        paper: the same difference with its interval from the paper's own means, spreads and seeds.
     """
 
     claim: Claim
     outcome: Outcome
-    difference: float | None
-    low: float | None
-    high: float | None
-    counts: tuple[int, int]
     sentence: str
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    counts: tuple[int, int] = (0, 0)
     row: str = ""
     against: str = ""
     column: str = ""
+    firm: bool = True
+    preliminary: bool = False
+    dots: tuple[float, ...] = ()
+    gap: float | None = None
+    beside: str = ""
     paper: Interval | None = None
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of a measurement."""
+class Decided:
+    """A claim with all its comparisons."""
 
-    table: Table | None
-    plots: tuple[Plot, ...]
+    claim: Claim
     verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """A claim holds if each comparison does, and does not if one speaks against it among all of them."""
+        if any(verdict.outcome == "does not hold" and verdict.firm for verdict in self.verdicts):
+            return "does not hold"
+        return "holds" if {verdict.outcome for verdict in self.verdicts} == {"holds"} else "not enough runs"
+
+    @property
+    def preliminary(self) -> bool:
+        """Whether the outcome rests on few runs or on a part of a search."""
+        speaking = [verdict for verdict in self.verdicts if verdict.outcome == self.outcome]
+        return self.outcome != "not enough runs" and all(verdict.preliminary for verdict in speaking)
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many comparisons came out how."""
+        found = Counter(verdict.outcome for verdict in self.verdicts)
+        return {outcome: found[outcome] for outcome in OUTCOMES if found[outcome]}
+
+    @property
+    def beside(self) -> str:
+        """What has to be seen with the first comparison that has such a sentence."""
+        return next((verdict.beside for verdict in self.verdicts if verdict.beside), "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Section:
-    """One artefact at one scale and in one variant: everything that is shown of it."""
+    """One artefact at one scale and in one variant, or a user's own experiment: everything that is shown of it.
+
+    Args:
+        scale: empty for own experiments, which have none.
+        variant: empty for the artefact itself.
+        runs: the finished ones, as rows of the table of runs.
+        missing: what the scale's protocol still needs.
+        compared: comparisons without a verdict, a sentence each.
+        landscapes: figure 1's result, surfaces and all.
+        measurement: the folder, where the artefact is measured and not trained.
+        remarks: paragraphs that somebody wrote of the runs, in remarks.md beside them.
+    """
 
     artefact: Artefact
-    scale: Scale
-    variant: Mapping[str, Any]  # empty for the artefact itself
-    table: Table | None
-    plots: tuple[Plot, ...]
-    verdicts: tuple[Verdict, ...]
-    runs: tuple[Run, ...]
-    missing: int  # runs that the scale's protocol still needs; their configurations are `missing_runs`
-    notes: tuple[str, ...]  # such as: trained on JPEG copies of the pictures
-    landscapes: Mapping[str, Any] | None = None  # figure 1's result, surfaces and all
+    scale: Scale | Literal[""]
+    runs: pd.DataFrame
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    table: Table | None = None
+    plots: tuple[Plot, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    missing: tuple[Plan, ...] = ()
+    notes: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    landscapes: Mapping[str, Any] | None = None
     unfinished: tuple[Path, ...] = ()
     diverged: tuple[Path, ...] = ()
-    environments: tuple[Mapping[str, Any], ...] = ()  # that the runs were made in, each once
-    measurement: Path | None = None  # the folder, where the artefact is measured and not trained
-    missing_runs: tuple[RunConfig, ...] = ()
-    remarks: tuple[str, ...] = ()  # paragraphs that somebody wrote of the runs, in remarks.md beside them
+    environments: tuple[Mapping[str, Any], ...] = ()
+    measurement: Path | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_of_the_paper(self) -> bool:
+        """Whether it is a table or figure of the paper."""
+        return self.artefact.name in ARTEFACTS
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it shows runs that belong to no artefact."""
+        return not self.scale
+
+    @property
+    def anchor(self) -> str:
+        """Its address in the page, and the beginning of its files' names."""
+        variant = [f"{name}-{value}" for name, value in self.variant.items()]
+        return "-".join(part for part in (self.artefact.name, self.scale, *variant) if part)
+
+    @property
+    def number(self) -> str:
+        """What it is called, such as Figure 2a."""
+        return "Your runs" if self.is_own else heading(self.artefact.name)
+
+    @property
+    def setting(self) -> str:
+        """Scale and variant in words."""
+        scale = [f"{self.scale} scale"] if self.scale else []
+        return ", ".join([*scale, *(f"{name} = {value}" for name, value in self.variant.items())])
+
+    @property
+    def title(self) -> str:
+        """Its number, title and setting."""
+        setting = self.setting.replace(f"{self.scale} scale", f"scale {self.scale}")
+        return f"{self.number}: {self.artefact.title}" + (f" ({setting})" if setting else "")
+
+    @cached_property
+    def claims(self) -> tuple[Decided, ...]:
+        """The claims with their comparisons, in their order."""
+        found: dict[Claim, list[Verdict]] = {}
+        for verdict in self.verdicts:
+            found.setdefault(verdict.claim, []).append(verdict)
+        return tuple(Decided(claim, tuple(verdicts)) for claim, verdicts in found.items())
+
+    @property
+    def has_results(self) -> bool:
+        """Whether a run or the measurement is finished."""
+        return len(self.runs) > 0 or self.measurement is not None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is anything to show; of the others, no run has ended yet."""
+        return self.has_results or bool(self.diverged)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
     """All sections in the order of the paper, and what was found but left out, each with its reason."""
 
     root: Path
     sections: tuple[Section, ...]
     left_out: Mapping[Path, str]
+
+    @property
+    def shown(self) -> list[Section]:
+        """The sections that have something to show."""
+        return [section for section in self.sections if section.is_shown]
+
+
+def heading(name: str) -> str:
+    """An artefact's name as a reader writes it.
+
+    >>> heading("figure-2a")
+    'Figure 2a'
+    """
+    kind, _, number = name.partition("-")
+    return f"{kind.capitalize()} {number}".strip()
+
+
+def in_words(outcome: Outcome, *, preliminary: bool = False) -> str:
+    """An outcome as it is printed."""
+    return f"{outcome}, preliminary" if preliminary else outcome
+
+
+def plural(outcome: Outcome, count: int) -> str:
+    """What so many claims or comparisons do.
+
+    >>> plural("holds", 2), plural("does not hold", 1)
+    ('hold', 'does not hold')
+    """
+    words = {"holds": "hold", "does not hold": "do not hold", "not enough runs": "undecided"}
+    return words[outcome] if count > 1 or outcome == "not enough runs" else outcome

@@ -2,7 +2,7 @@
 
 import json
 
-from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.catalog import ARTEFACTS, Plan
 from pbwn_repro.config import read_config
 from pbwn_repro.runs.folder import RunFolder, to_json
 from pbwn_repro.runs.resolution import complete
@@ -30,7 +30,22 @@ def plans(artefact, scale="paper", *, seeds=1, **labels):
     return ARTEFACTS[artefact].plans(scale, seeds=seeds, only=only)
 
 
-def write_run(root, plan, *, errors=(5.0, 3.0), losses=(2.0, 1.0), top5=None, data=None, state="done"):
+def own_plan(**wishes):
+    """A run of `pbwn train`, which belongs to no artefact."""
+    return Plan("train", "", {}, {"model": "resnet-20", "epochs": 4, **wishes})
+
+
+def write_run(
+    root,
+    plan,
+    *,
+    errors=(5.0, 3.0),
+    losses=(2.0, 1.0),
+    top5=None,
+    data=None,
+    state="done",
+    environment=ENVIRONMENT,
+):
     """Write the folder of a run whose test error and training loss go through these values, evenly spread.
 
     Each is the value at the end of its share of the epochs. `state` may be done, unfinished or diverged.
@@ -39,7 +54,7 @@ def write_run(root, plan, *, errors=(5.0, 3.0), losses=(2.0, 1.0), top5=None, da
     folder = RunFolder.of(config, root, plan.artefact, plan.scale)
     folder.path.mkdir(parents=True)
     folder.config.write_bytes(to_json(config.document))
-    folder.environment.write_bytes(to_json(ENVIRONMENT))
+    folder.environment.write_bytes(to_json(environment))
     steps = config.steps or config.epochs * STEPS_PER_EPOCH
     lines, evaluations = [], []
     every = config.evaluate_every or STEPS_PER_EPOCH
@@ -59,6 +74,13 @@ def write_run(root, plan, *, errors=(5.0, 3.0), losses=(2.0, 1.0), top5=None, da
     if state == "done":
         folder.result.write_bytes(to_json(_result(config, evaluations, steps)))
     return folder.path
+
+
+def cell_at(section, row, column):
+    """A cell by the titles of its row and column."""
+    [key] = [each.key for each in section.table.rows if each.title == row]
+    [at] = [each for each in section.table.columns if each.title == column]
+    return section.table.cells[key, at]
 
 
 def section(report, artefact, scale="paper", **variant):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from pbwn_repro.report.writing.tables import texts
+from pbwn_repro.report.markdown import texts
 from repro.report.made import rendered, report
 
 FLAGS = (
@@ -110,7 +110,7 @@ def test_every_cell_can_be_seen(look, whole):
     for table, rows in zip(tables, shown, strict=True):
         for row, cells in zip(table.rows, rows, strict=True):
             for column, cell in zip(table.columns, cells, strict=True):
-                ours, theirs = texts(table.cells[row, column])
+                ours, theirs = texts(table.cells[row.key, column])
                 assert cell.split("\n")[0] == ours
                 assert theirs in cell.split("\n")[1]
 

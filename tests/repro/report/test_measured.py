@@ -1,16 +1,18 @@
 """What is measured in one go becomes a section too: condition numbers, and the time that methods take."""
 
 import json
+import shutil
 
 import pytest
 
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.measurements import folder_of, measure
 from pbwn_repro.measurements.time_cost import summed_up
-from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import to_json
+from repro.report.folders import cell_at
 
-FIVE = ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch")
+METHODS = ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn")
 
 
 def folder(root, name, scale="smoke"):
@@ -24,7 +26,7 @@ def write_times(root, percent, rounds=9, scale="smoke", own=0.0, load=0.1):
     `own` is what the projection itself takes, in seconds.
     """
     seconds = {
-        name: [(1 + round_ / 100) * (1 + percent.get(name, 0.0) / 100) for round_ in range(rounds)] for name in FIVE
+        name: [(1 + round_ / 100) * (1 + percent.get(name, 0.0) / 100) for round_ in range(rounds)] for name in METHODS
     }
     methods = summed_up({name: [(each, own) for each in times] for name, times in seconds.items()}, 10, 2)
     machine = {"cores": 2, "load before": load}
@@ -38,7 +40,7 @@ def write_times(root, percent, rounds=9, scale="smoke", own=0.0, load=0.1):
     config = {"measurement": artefact.measurement, "options": artefact.options(scale)}
     place.config.write_bytes(to_json(config))
     place.environment.write_bytes(to_json({"device": "cpu", "processor": "An abacus", "threads": 1}))
-    place.result.write_bytes(to_json({"rounds": rounds, "methods": list(FIVE), "networks": networks}))
+    place.result.write_bytes(to_json({"rounds": rounds, "methods": list(METHODS), "networks": networks}))
     return place
 
 
@@ -78,11 +80,11 @@ def test_condition_numbers_that_do_not_follow_from_the_model_are_left_out(landsc
 def test_costs_stand_beside_those_that_follow_from_the_papers_hours(tmp_path):
     write_times(tmp_path, {"pbwn": 5.0, "pbwn-riem": 30.0, "wn": 20.0})
     [section] = collect(tmp_path).sections
-    found = section.table.cells["PBWN-Riem", "Res-110, % over Normal"]
+    found = cell_at(section, "PBWN-Riem", "Res-110, % over Normal")
     assert found.ours.mean == pytest.approx(30.0)
     assert found.ours.count == 9
     assert found.paper.value == pytest.approx(100 * (7.49 / 5.96 - 1))
-    hours = section.table.cells["Normal", "VGG, hours"]
+    hours = cell_at(section, "Normal", "VGG, hours")
     assert (hours.ours.mean, hours.paper.value) == (pytest.approx(1.04 * 20 / 3600), 4.20)
 
 
@@ -90,10 +92,10 @@ def test_costs_stand_beside_those_that_follow_from_the_papers_hours(tmp_path):
 def test_the_projections_own_time_the_batch_and_the_load_are_told(tmp_path, load, busy):
     write_times(tmp_path, {}, own=0.0104, load=load)
     [section] = collect(tmp_path).sections
-    cells = section.table.cells
-    assert cells["PBWN", "VGG, projection alone, %"].ours.mean == pytest.approx(1.0)
-    assert cells["PBWN-Epoch", "VGG, projection alone, %"].ours.mean == pytest.approx(0.1)  # over ten steps an epoch
-    assert cells["WN", "VGG, projection alone, %"].ours is None
+    column = "VGG, projection alone, %"
+    assert cell_at(section, "PBWN", column).ours.mean == pytest.approx(1.0)
+    assert cell_at(section, "PBWN-Epoch", column).ours.mean == pytest.approx(0.1)  # over ten steps an epoch
+    assert cell_at(section, "WN", column).ours is None
     assert "Timed with batches of 2." in section.notes
     assert any("other programs were running" in note for note in section.notes) == busy
 
@@ -105,8 +107,10 @@ def test_the_projections_own_time_the_batch_and_the_load_are_told(tmp_path, load
         ("table-5-epoch", {"pbwn-epoch": 7.0}, "does not hold"),
         ("table-5-pbwn", {"pbwn": 9.0}, "holds"),
         ("table-5-pbwn", {"pbwn": 11.0}, "does not hold"),
-        ("table-5-riem", {"pbwn-riem": 25.0}, "holds"),
-        ("table-5-riem", {"pbwn-riem": 3.0}, "does not hold"),
+        ("table-5-riem", {"pbwn-riem-nxn": 25.0}, "holds"),
+        ("table-5-riem", {"pbwn-riem-nxn": 3.0, "pbwn-riem": 25.0}, "does not hold"),
+        ("table-5-riem-rows", {"pbwn-riem": 25.0}, "holds"),
+        ("table-5-riem-rows", {"pbwn-riem": 3.0, "pbwn-riem-nxn": 25.0}, "does not hold"),
         ("table-5-wn", {"wn": 3.0}, "holds"),
         ("table-5-wn", {"wn": -3.0}, "does not hold"),
     ],
@@ -117,6 +121,27 @@ def test_the_time_of_each_method_decides(tmp_path, claim, percent, outcome):
     found = [each for each in section.verdicts if each.claim.name == claim]
     assert len(found) == (9 if claim == "table-5-wn" else 3)
     assert {each.outcome for each in found} == {outcome}
+
+
+def test_a_measurement_of_an_earlier_protocol_is_shown_until_there_is_one_of_the_present(tmp_path):
+    artefact = ARTEFACTS["table-5"]
+    [options] = artefact.earlier("smoke")
+    now = write_times(tmp_path, {})
+    result = now.read_result()
+    for part in result["networks"].values():
+        del part["methods"]["pbwn-riem-nxn"]
+    before = folder_of(tmp_path, "table-5", "smoke", artefact.measurement, options)
+    before.path.mkdir(parents=True)
+    before.config.write_bytes(to_json({"measurement": artefact.measurement, "options": options}))
+    before.environment.write_bytes(now.environment.read_bytes())
+    before.result.write_bytes(to_json(result))
+    report = collect(tmp_path)
+    assert report.sections[0].measurement == now.path
+    assert report.left_out == {before.path: f"an earlier protocol: {now.path.name} is shown"}
+    shutil.rmtree(now.path)
+    [section] = collect(tmp_path).sections
+    [untimed] = [each for each in section.verdicts if each.claim.name == "table-5-riem"]
+    assert (section.measurement, untimed.sentence) == (before.path, "PBWN-Riem, n x n was not timed.")
 
 
 def test_too_few_rounds_have_no_interval(tmp_path):
@@ -167,5 +192,5 @@ def test_an_unfinished_measurement_is_no_damage(tmp_path):
     report = collect(tmp_path)
     assert not report.left_out
     [section] = report.sections
-    assert (section.unfinished, section.table, section.missing) == ((place.path,), None, 1)
+    assert (section.unfinished, section.table, section.is_shown) == ((place.path,), None, False)
     assert json.loads(place.config.read_text())["measurement"] == "time-cost"

@@ -10,15 +10,11 @@ from typer.testing import CliRunner
 
 from pbwn_repro.cli import app
 from pbwn_repro.exit_codes import USAGE, exit_code
-from pbwn_repro.report.drawing.curves import of_plot, spread
-from pbwn_repro.report.drawing.inline import inline
-from pbwn_repro.report.drawing.palette import METHODS, strokes, tones
-from pbwn_repro.report.model import Curve, Plot
-from pbwn_repro.report.writing.files import write_files
-from pbwn_repro.report.writing.forest import Decided, decided, forest
-from pbwn_repro.report.writing.page import page, tallies
-from pbwn_repro.report.writing.tables import texts
-from pbwn_repro.report.writing.views import best
+from pbwn_repro.report.figures import of_plot, spread
+from pbwn_repro.report.markdown import texts
+from pbwn_repro.report.model import Curve, Decided, Plot, Row
+from pbwn_repro.report.page import best, forest, page, tallies, write_files
+from pbwn_repro.report.palette import METHODS, strokes, tones
 from repro.report.made import curves, rendered, report, table_of, verdicts
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -104,11 +100,11 @@ def test_claims_are_counted_by_scale_and_not_again_in_variants(whole):
     [variant] = [section for section in whole.sections if section.variant]
     counted = tallies(replace(whole, sections=(*whole.sections, replace(variant, variant={}))))
     assert list(counted) == ["paper", "smoke"]
-    assert sum(counted["smoke"].values()) == len(decided(variant))
+    assert sum(counted["smoke"].values()) == len(variant.claims)
 
 
 def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
-    begun = replace(whole.sections[1], runs=(), missing=15)
+    begun = replace(whole.sections[1], runs=whole.sections[1].runs.head(0))
     text = page(replace(whole, sections=(whole.sections[-1], begun)))
     assert 'id="figure-2a-paper"' not in text
     assert "<td>Effect of norm projection</td><td><code>pbwn reproduce figure-2a --scale paper</code>" in text
@@ -121,58 +117,80 @@ def test_what_run_folders_hold_cannot_become_part_of_the_page(text):
     assert "<so>" not in text
 
 
-def test_every_figure_is_described_and_drawn_for_desk_and_phone(whole, elements):
+def test_every_figure_is_described_and_drawn_once(whole, elements):
     drawn = [attributes["aria-label"] for tag, attributes in elements.found if tag == "svg" and "role" in attributes]
-    assert len(drawn) == 2 * len(set(drawn))
+    assert len(drawn) == len(set(drawn)) > len(whole.sections)
     assert all(len(words) > 30 for words in drawn)
 
 
 def test_colours_in_the_page_follow_its_theme():
-    drawing = inline(of_plot(curves("a-plot", ("Normal", "PBWN"))), narrow=False)
+    drawing = of_plot(curves("a-plot", ("Normal", "PBWN"))).inline
     assert "var(--pbwn)" in drawing
     assert not [tone for tone in tones() if tone.light in drawing]
 
 
 def test_numbers_at_the_axes_keep_all_their_digits():
-    drawing = inline(of_plot(curves("a-plot", ("Normal", "PBWN"))), narrow=False)
+    drawing = of_plot(curves("a-plot", ("Normal", "PBWN"))).inline
     assert ">0.01<" in drawing
     assert not re.search(r' d="[^"]*\.\d{3}', drawing)
     falling = (1.0, 0.0005)
-    small = Plot("small", "", "", "", (Curve("PBWN", (1, 2), falling, falling, falling, 1),), y_log=True)
-    assert ">0.001<" in inline(of_plot(small), narrow=False)
+    row = Row("pbwn", "PBWN", "pbwn")
+    small = Plot("small", "", "", "", (Curve(row, (1, 2), falling, falling, falling, 1),), y_log=True)
+    assert ">0.001<" in of_plot(small).inline
 
 
 def test_a_figure_is_the_same_every_time(tmp_path):
-    files = [of_plot(curves("same", ("WN", "PBWN"), count=3)).write(tmp_path / name) for name in ("one", "two")]
+    drawings = [of_plot(curves("same", ("WN", "PBWN"), count=3)) for _ in range(2)]
+    files = [drawing.write(tmp_path / str(id(drawing)), pdf=True) for drawing in drawings]
+    assert [file.suffix for file in files[0]] == [".svg", ".pdf"]
     for first, second in zip(*files, strict=True):
         assert first.read_bytes() == second.read_bytes()
 
 
-def test_a_method_has_one_colour_whatever_it_is_called_and_whoever_is_beside_it():
-    assert strokes(["BaseLine", "Ladder+PBWN"]) == {"BaseLine": METHODS["Normal"], "Ladder+PBWN": METHODS["PBWN"]}
-    assert strokes(["WN", "T = 1", "layer 3"])["T = 1"] == METHODS["PBWN"]
+def test_the_page_shows_the_figure_that_is_written_beside_it(tmp_path):
+    drawing = of_plot(curves("one", ("WN", "PBWN")))
+    [file] = drawing.write(tmp_path)
+    lines = re.findall(r' d="M ([\d.]+)', file.read_text())
+    assert len(lines) > 4
+    assert [f"{float(place):.0f}" for place in re.findall(r' d="M ([\d.]+)', drawing.inline)] == [
+        f"{float(place):.0f}" for place in lines
+    ]
+
+
+def test_a_method_has_one_colour_whoever_is_beside_it_and_intervals_have_their_own():
+    assert strokes(["layer 3", "wn", "pbwn"])["pbwn"] == METHODS["pbwn"]
+    assert strokes(["pbwn-t7"])["pbwn-t7"] == strokes(["pbwn-t10"])["pbwn-t10"]
     looks = [(stroke.tone.light, stroke.dashes) for stroke in METHODS.values()]
     assert len({colour for colour, _ in looks}) == len({dashes for _, dashes in looks}) == len(looks)
 
 
 def test_the_best_of_ours_is_marked_where_the_paper_marks_its_own():
     table = table_of("table-6")
-    assert best(table) == {("WRN-PBWN-Epoch", "SVHN")}
+    assert best(table) == {("pbwn-epoch", table.columns[0])}
     assert best(table_of("table-5")) == set()
 
 
 @pytest.mark.parametrize(
-    ("found", "outcome"),
+    ("found", "firm", "outcome"),
     [
-        (["holds", "holds"], "holds"),
-        (["holds", "not enough runs"], "not enough runs"),
-        (["holds", "does not hold", "not enough runs"], "does not hold"),
+        (["holds", "holds"], False, "holds"),
+        (["holds", "not enough runs"], True, "not enough runs"),
+        (["holds", "does not hold", "not enough runs"], True, "does not hold"),
+        (["holds", "does not hold", "not enough runs"], False, "not enough runs"),
     ],
 )
-def test_a_claim_holds_if_each_comparison_does(found, outcome):
+def test_a_claim_holds_if_each_comparison_does_and_falls_by_one_that_stands_among_all(found, firm, outcome):
     one = verdicts("table-3")[0]
-    given = tuple(replace(one, outcome=each) for each in found)
+    given = tuple(replace(one, outcome=each, firm=firm) for each in found)
     assert Decided(one.claim, given).outcome == outcome
+
+
+def test_a_claim_is_preliminary_if_all_that_speaks_for_its_outcome_is():
+    one = replace(verdicts("table-3")[0], outcome="does not hold")
+    few, many = replace(one, preliminary=True), replace(one, preliminary=False)
+    assert Decided(one.claim, (few, few)).preliminary
+    assert not Decided(one.claim, (few, many)).preliminary
+    assert not Decided(one.claim, (replace(few, outcome="not enough runs"),)).preliminary
 
 
 def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
@@ -180,6 +198,7 @@ def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
     drawn = forest([replace(one, difference=2.0, low=1.0, high=3.0), replace(one, difference=4.0, low=None, high=None)])
     assert drawn.zero < drawn.lines[0].low < drawn.lines[0].middle < drawn.lines[0].high
     assert drawn.lines[1].low == drawn.lines[1].high == drawn.lines[1].middle
+    assert drawn.lines[0].dots[0] < drawn.lines[0].dots[1]
     assert forest([]) is None
 
 
@@ -199,11 +218,11 @@ def test_a_report_is_a_page_markdown_tables_and_figures(whole, tmp_path):
         "report.md",
         *tables,
         "figures/table-6-paper-dots.svg",
-        "figures/table-6-paper-dots.pdf",
     }
     assert all((tmp_path / file).stat().st_size for file in files)
-    elsewhere = write_files(small, tmp_path / "elsewhere")
-    assert {str(file.relative_to(tmp_path / "elsewhere")) for file in elsewhere} == files
+    elsewhere = write_files(small, tmp_path / "elsewhere", pdf=True)
+    with_pdf = files | {"figures/table-6-paper-dots.pdf"}
+    assert {str(file.relative_to(tmp_path / "elsewhere")) for file in elsewhere} == with_pdf
 
 
 def test_a_folder_without_runs_is_an_error_that_says_what_to_do(tmp_path):

@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 from pbwn_repro.cli import app
 from pbwn_repro.engine.processes import processes
 from pbwn_repro.engine.reporting import Quiet
-from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.resolution import resolve
-from repro.report.folders import plans, write_run
+from repro.report.folders import cell_at, plans, write_run
 
 
 def make(root, plan):
@@ -37,9 +37,9 @@ def test_runs_that_were_really_made_are_collected(real):
     report = collect(root)
     assert report.left_out == {}
     [section] = [each for each in report.sections if each.artefact.name == "figure-2a"]
-    cells = section.table.cells
-    assert cells["PBWN", "test error (%)"].ours.values == tuple(results["pbwn", s]["test_error"] for s in (1, 2))
-    assert cells["Normal", "test error (%)"].ours.values == tuple(results["normal", s]["test_error"] for s in (1, 2))
+    for row, method in (("PBWN", "pbwn"), ("Normal", "normal")):
+        values = cell_at(section, row, "test error (%)").ours.values
+        assert values == tuple(results[method, seed]["test_error"] for seed in (1, 2))
     names = {plot.name.removeprefix("figure-2a-smoke-") for plot in section.plots}
     assert names == {"training-loss", "test-error", "weight-norms", "deviation"}
     assert any("digits, stand-ins for the paper's set" in note for note in section.notes)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pbwn_repro.paper import Alike, Better, Higher, NotWorse
-from pbwn_repro.report.collecting.folders import collect
+from pbwn_repro.catalog.claims import Alike, Better, Higher, NotWorse
+from pbwn_repro.metrics import TEST_ERROR
+from pbwn_repro.report.sections import collect
 from pbwn_repro.report.statistics import Interval
-from pbwn_repro.report.verdicts.comparing import compare, decide
-from pbwn_repro.report.writing.forest import decided
-from repro.report.folders import plans, section, write_run
+from pbwn_repro.report.verdicts import decide
+from repro.report.folders import cell_at, plans, section, write_run
 
 BETTER = Better(("pbwn",), ("normal",))
 ALIKE = Alike(("pbwn", "pbwn-riem"), 0.5)
@@ -34,22 +34,7 @@ ALIKE = Alike(("pbwn", "pbwn-riem"), 0.5)
     ],
 )
 def test_an_interval_decides(criterion, interval, counts, outcome):
-    assert decide(criterion, interval, counts, level=5.0) == outcome
-
-
-def test_pairs_are_compared_by_seed_where_both_have_it():
-    ours, theirs = {1: 1.0, 2: 5.0, 3: 9.0}, {1: 1.1, 2: 5.1, 3: 9.1, 4: 100.0}
-    compared = compare(ours, theirs, "paired")
-    assert compared.counts == (3, 3)
-    assert compared.interval.high < 0
-    assert compare(ours, theirs, "welch").interval.contains_zero
-
-
-def test_few_runs_are_not_resampled():
-    few, many = {seed: float(seed) for seed in range(3)}, {seed: float(seed) for seed in range(8)}
-    assert compare(few, many, "bootstrap").kind == "Welch's test"
-    assert compare(many, many, "bootstrap").kind == "bootstrap"
-    assert compare({1: 1.0}, many, "bootstrap").interval is None
+    assert decide(criterion, interval, counts, 5.0, TEST_ERROR) == outcome
 
 
 def write(root, artefact, errors, **labels):
@@ -74,18 +59,47 @@ def table_3(root, pbwn, normal, depth=20):
 
 
 def test_a_clear_difference_holds_with_its_interval_runs_and_the_papers(tmp_path):
-    table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2])
+    table_3(tmp_path, [7.0, 7.1, 7.2], [7.92, 8.1, 8.28])
     found = verdict(tmp_path, "table-3-better")
-    assert found.outcome == "holds"
+    assert (found.outcome, found.preliminary) == ("holds", True)
+    assert found.dots == pytest.approx((-0.92, -1.0, -1.08))
     assert found.difference == pytest.approx(-1.0)
     assert found.low < -1.0 < found.high < 0
     assert found.counts == (3, 3)
     assert found.sentence == (
-        "The test error of PBWN is 1.00 points lower than that of BaseLine at Res-20 (95 % interval -1.23 to -0.77; "
-        "Welch's test, 3 runs each)."
+        "The test error of PBWN is 1.00 points lower than that of BaseLine at Res-20 (95 % interval -1.20 to -0.80; "
+        "paired t, 3 pairs by seed)."
     )
     assert found.paper.difference == pytest.approx(8.08 - 7.94)
     assert found.paper.contains_zero
+
+
+def test_eight_pairs_are_compared_by_ranks_and_are_not_preliminary(tmp_path):
+    better = [7.0 + seed / 100 for seed in range(8)]
+    table_3(tmp_path, better, [value + 0.5 + value / 70 for value in better])
+    found = verdict(tmp_path, "table-3-better")
+    assert (found.outcome, found.preliminary) == ("holds", False)
+    assert "signed-rank test, 8 pairs by seed" in found.sentence
+
+
+def test_a_part_of_the_settings_is_preliminary_however_many_runs(tmp_path):
+    for method, error in (("normal", 1.5), ("pbwn", 1.0)):
+        given = {"labels": 100, "lr": 0.001, "weight_decay": 0.0001, "denoising": "authors"}
+        write(tmp_path, "table-8", [error + seed / 100 for seed in range(8)], method=method, **given)
+    found = verdict(tmp_path, "table-8-better", "Ladder+PBWN", "Ladder*", "100 labels")
+    assert (found.outcome, found.preliminary) == ("holds", True)
+
+
+@pytest.mark.parametrize(("worse", "outcome"), [(0.7, "not enough runs"), (5.0, "does not hold")])
+def test_one_of_many_comparisons_speaks_against_a_claim_only_if_it_stands_among_all(tmp_path, worse, outcome):
+    errors = {"normal": 8.0, "wn": 9.0, "pbwn-riem": 8.0 + worse, "pbwn": 7.0, "pbwn-epoch": 7.0}
+    for method, error in errors.items():
+        spread = (0.0, 0.1, 0.3) if method == "pbwn-riem" else (0.0, 0.0, 0.0)
+        write(tmp_path, "table-3", [error + more for more in spread], method=method, depth=20, init="paper")
+    [better] = [each for each in section(collect(tmp_path), "table-3").claims if each.claim.name == "table-3-better"]
+    against = verdict(tmp_path, "table-3-better", "PBWN-Riem")
+    assert (against.outcome, against.firm) == ("does not hold", outcome == "does not hold")
+    assert better.outcome == outcome
 
 
 def test_an_interval_that_contains_zero_speaks_for_neither_side(tmp_path):
@@ -234,7 +248,7 @@ def test_a_claim_on_all_columns_does_not_hold_by_one(tmp_path):
     for method, error in (("normal", 8.0), ("wn", 8.0), ("pbwn-riem", 7.0), ("pbwn", 7.0), ("pbwn-epoch", 7.0)):
         write(tmp_path, "table-3", [error, error + 0.01, error + 0.02], method=method, depth=20, init="paper")
     found = section(collect(tmp_path), "table-3")
-    [better] = [each for each in decided(found) if each.claim.name == "table-3-better"]
+    [better] = [each for each in found.claims if each.claim.name == "table-3-better"]
     assert (better.outcome, better.counts) == ("not enough runs", {"holds": 6, "not enough runs": 1})
     assert better.verdicts[-1].sentence.startswith("No runs yet at Res-32, Res-44, Res-56, Res-110")
 
@@ -319,7 +333,7 @@ def search(root, losses):
             "not enough runs",
             "1 of 2 runs at 0.3 and 0 of 1 at 0.1 diverged",
         ),
-        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "not enough runs", "lowest training loss at 0.1"),
+        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "not enough runs", "lowest final training loss at 0.1"),
     ],
 )
 def test_the_stated_rate_has_to_beat_each_other_one(tmp_path, losses, rival, outcome, words):
@@ -354,9 +368,9 @@ def test_claims_are_also_looked_at_where_the_paper_found_its_best(tmp_path):
     ]
     assert verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "learning rate 0.3").outcome == "holds"
     [section] = [each for each in collect(tmp_path).sections if each.artefact.name == "figure-2a"]
-    cells = section.table.cells
-    assert cells["PBWN", "training loss, last epoch"].ours.chosen == {"lr": 1.0}
-    assert cells["PBWN", "training loss, last epoch, at learning rate 0.3"].ours.mean == pytest.approx(0.502)
+    assert cell_at(section, "PBWN", "training loss, last epoch").ours.chosen == {"lr": 1.0}
+    there = cell_at(section, "PBWN", "training loss, last epoch, at learning rate 0.3")
+    assert there.ours.mean == pytest.approx(0.502)
     assert section.plots[-1].name == "figure-2a-paper-at-the-paper-s-learning-rate-0-3-training-loss"
 
 

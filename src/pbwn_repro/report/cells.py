@@ -1,0 +1,284 @@
+"""Runs as the cells of an artefact: which run belongs where, and of what was searched the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pbwn_repro.catalog import Column, Number, Plan, TrainedArtefact
+from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, Scale
+from pbwn_repro.catalog.claims import BestSetting
+from pbwn_repro.config import Data, RunConfig
+from pbwn_repro.data import original
+from pbwn_repro.metrics import FINAL_LOSS, METRICS, Metric, metric_of
+from pbwn_repro.report.model import Cell, Row, Summary, Table
+from pbwn_repro.report.statistics import Values, deviation, diverging, finite, mean, shared
+
+SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The runs of the best setting that ended, and all settings that were tried."""
+
+    setting: Mapping[str, Any]
+    runs: pd.DataFrame
+    tried: frozenset[tuple[Any, ...]]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """What each seed's finished run gave."""
+        return finite(by_seed(self.runs, METRICS[metric]))
+
+    @property
+    def diverged(self) -> int:
+        """How many runs of the setting diverged."""
+        return int((self.runs.state == "diverged").sum())
+
+    def summary(self, metric: str) -> Summary:
+        """All runs in one."""
+        values = tuple(self.values(metric).values())
+        middle = mean(values) if values else math.nan
+        return Summary(values, middle, deviation(values), self.setting, self.diverged)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best setting, what each that was tried gave (infinite where a run diverged), those that still have no run."""
+
+    best: float
+    tried: Mapping[float, Values]
+    open: tuple[float, ...]
+
+
+def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tuple[pd.DataFrame, dict[Path, str]]:
+    """The runs that belong to an artefact at a scale, with a column for each of its axes, in the order of its plans.
+
+    Decided by configurations alone. All have to be made on the same copy of a data set, and observed as often as the
+    shown value needs: others are named with the reason.
+    """
+    here = runs[runs.scale == scale]
+    everything = {axis.name: [str(value) for value in axis.known] for axis in artefact.axes(scale)}
+    plans = artefact.plans(scale, seeds=1, only=everything)
+    if not here.home.isin({plan.artefact for plan in plans}).any():
+        return here.head(0), {}
+    planned = pd.DataFrame(
+        {"home": plan.artefact, "identity": plan.identity, "position": position, **_without_seed(plan)}
+        for position, plan in enumerate(plans)
+    )
+    found = here.merge(planned, on=["home", "identity"]).sort_values(["position", "seed", "path"], ignore_index=True)
+    otherwise = {
+        path: reason
+        for path, config, position in zip(found.path, found.config, found.position, strict=True)
+        if (reason := _otherwise_observed(artefact, config, plans[position].config))
+    }
+    found = found[~found.path.isin(otherwise)]
+    used = _copies_used(found)
+    copies = [(config.data, used[original(config.data.name)]) for config in found.config]
+    is_shown = [data.digest == shown.digest for data, shown in copies]
+    others = {
+        path: f"another copy of the data: {_named(data)}, the runs shown are on {_named(shown)}"
+        for path, (data, shown) in zip(found.path, copies, strict=True)
+        if data.digest != shown.digest
+    }
+    return found.loc[is_shown], {**otherwise, **others}
+
+
+def _otherwise_observed(artefact: TrainedArtefact, config: RunConfig, planned: RunConfig) -> str | None:
+    """Why a run cannot stand beside others though its result is theirs."""
+    name = OBSERVED_BY.get(artefact.metric)
+    if name is None:
+        return None
+    ours, theirs = (getattr(each, name) or "each epoch" for each in (config, planned))
+    return None if ours == theirs else f"another protocol: {name} is {ours}, {artefact.name} needs {theirs}"
+
+
+def by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
+    """What each seed's run gave: infinity where it diverged, nothing where it is not finished."""
+    ended = runs[runs.state != "unfinished"]
+    values = ended[metric.name].where(ended.state == "done", math.inf)
+    return dict(zip(ended.seed.tolist(), values.tolist(), strict=True))
+
+
+def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Chosen | None:
+    """The setting that is better than most others, each time over the seeds that both have.
+
+    Fewer runs that diverge are better than any mean. Settings without a seed in common are compared by what there is.
+    """
+    ended = runs[runs.state != "unfinished"]
+    names = [axis.name for axis in searched]
+    # In the order of the plans: of equal ones the first.
+    settings = dict(iter(ended.groupby(names, sort=False))) if names else {(): ended} if len(ended) else {}
+    if not settings:
+        return None
+    values = {setting: by_seed(found, metric) for setting, found in settings.items()}
+
+    def wins(setting: tuple[Any, ...]) -> int:
+        return sum(_is_better(values[setting], other, metric) for other in values.values())
+
+    best = max(settings, key=wins)
+    return Chosen(dict(zip(names, best, strict=True)), settings[best], frozenset(settings))
+
+
+def _is_better(ours: Values, theirs: Values, metric: Metric) -> bool:
+    if diverging(ours) != diverging(theirs):
+        return diverging(ours) < diverging(theirs)
+    ours, theirs = finite(ours), finite(theirs)
+    return bool(ours) and metric.sign * mean(shared(ours, theirs)) < metric.sign * mean(shared(theirs, ours))
+
+
+class Cells:
+    """The cells of one section: the runs of each, those of its best setting, and the paper's number."""
+
+    def __init__(self, artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> None:
+        """Choose the best setting of each cell."""
+        self.artefact, self.runs = artefact, runs
+        axes = artefact.axes(scale)
+        [self.axis] = [axis for axis in axes if axis.role == "row"]
+        self.column_axes = tuple(axis for axis in axes if axis.role == "column")
+        self.searched = tuple(axis for axis in axes if axis.role == "searched")
+        self.metric = METRICS[artefact.metric]
+        self.possible = math.prod(len(axis.values) for axis in self.searched)
+        with_runs = {str(value) for value in runs[self.axis.name]}
+        titles = {str(value): self.axis.title(value) for value in self.axis.values}
+        titles |= {each.name: each.title for each in self.axis.controls if each.name in with_runs}
+        self.curve_rows = tuple(Row(key, title, self._look(key)) for key, title in titles.items())
+        if artefact.table:
+            titles = {**artefact.table.rows, **{key: title for key, title in titles.items() if self._is_control(key)}}
+        self.rows = tuple(Row(key, title, self._look(key)) for key, title in titles.items())
+        self.chosen = {place: best for place, found in self._places(runs).items() if (best := self._choose(found))}
+        self.stated_value, self._stated = self._at_the_papers_setting()
+        self._all = self.chosen | {(row, self.stated_value): found for row, found in self._stated.items()}
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of its table: the paper's, or the final loss and what runs are judged by."""
+        if self.artefact.table:
+            return self.artefact.table.columns
+        judged = metric_of(self.runs.config.iloc[0].model)
+        shown = (FINAL_LOSS, judged) if self.artefact.curves else (judged, FINAL_LOSS)
+        return tuple(Column(metric.label, metric=metric.name) for metric in shown)
+
+    def at(self, row: str, column: Column) -> Chosen | None:
+        """The runs of a cell, at its best setting or at the one that the column names."""
+        return self._all.get((row, column.value))
+
+    def values(self, row: str, column: Column) -> dict[int, float]:
+        """What the runs of a cell gave, by seed."""
+        chosen = self.at(row, column)
+        return chosen.values(column.metric) if chosen else {}
+
+    def diverged(self, row: str, column: Column) -> int:
+        """How many runs of a cell's setting diverged."""
+        chosen = self.at(row, column)
+        return chosen.diverged if chosen else 0
+
+    def title(self, row: str) -> str:
+        """The title of a row."""
+        return next((each.title for each in self.rows if each.key == row), row)
+
+    def number(self, row: str, column: Column) -> Number | None:
+        """The paper's number in a cell."""
+        return self.artefact.table.numbers.get((row, column.title)) if self.artefact.table else None
+
+    def columns_for(self, metric: str, *, at_one_setting: bool = False) -> tuple[Column, ...]:
+        """Where a claim is looked at.
+
+        In a table that is its columns, as far as the scale has them; in a figure the best settings, which may differ
+        between rows, then the paper's own: `at_one_setting` only there.
+        """
+        if self.artefact.table:
+            made = {str(value) for axis in self.column_axes for value in axis.values}
+            return tuple(column for column in self.columns if column.value in made or not made)
+        own = (Column(self.stated_value, self.stated_value, metric),) if self._stated else ()
+        return own if own and at_one_setting else (Column("", metric=metric), *own)
+
+    def search(self, row: str, name: str) -> Search | None:
+        """What the search over one setting found for a row."""
+        if (row, "") not in self.chosen:
+            return None
+        [axis] = [axis for axis in self.searched if axis.name == name]
+        runs = self.runs[self.runs[self.axis.name].astype(str) == row]
+        values = {float(value): by_seed(runs[runs[name] == value], self.metric) for value in axis.values}
+        tried = {value: found for value, found in values.items() if found}
+        return Search(self.chosen[row, ""].setting[name], tried, tuple(value for value in values if value not in tried))
+
+    def table(self) -> Table:
+        """Ours beside the paper's; beside the best settings those at the paper's, where they are others."""
+        columns = self.columns
+        if self._stated:
+            at = self.stated_value
+            columns += tuple(Column(f"{column.title}, at {at}", at, column.metric) for column in self.columns)
+        cells = {}
+        for row in self.rows:
+            for column in columns:
+                chosen = self.at(row.key, column)
+                ours = chosen.summary(column.metric) if chosen else None
+                cells[row.key, column] = Cell(ours, self.number(row.key, column))
+        unit = (
+            self.artefact.table.unit if self.artefact.table else " and ".join(column.title for column in self.columns)
+        )
+        written = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
+        return Table(self.rows, columns, cells, unit, written, medians=self.artefact.skewed)
+
+    @property
+    def at_the_papers_setting(self) -> dict[str, pd.DataFrame]:
+        """By row, the runs at the setting that the paper states as the best, where it is not the best of ours too."""
+        return {row: found.runs for row, found in self._stated.items()}
+
+    def _places(self, runs: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+        names = [self.axis.name, *(axis.name for axis in self.column_axes)]
+        groups = runs.groupby(names, sort=False)
+        return {(str(key[0]), str(key[1]) if len(key) > 1 else ""): found for key, found in groups}
+
+    def _choose(self, runs: pd.DataFrame) -> Chosen | None:
+        return choose(runs, self.searched, self.metric)
+
+    def _at_the_papers_setting(self) -> tuple[str, dict[str, Chosen]]:
+        for claim in self.artefact.claims:
+            if isinstance(claim.criterion, BestSetting):
+                name, value = claim.criterion.name, claim.criterion.value
+                if any(best.setting[name] != value for best in self.chosen.values()):
+                    there = {
+                        row: self._choose(found) for (row, _), found in self._places(self._with(name, value)).items()
+                    }
+                    words = f"{SETTINGS.get(name, name)} {value:g}"
+                    # The words say the setting: nothing was chosen.
+                    return words, {row: Chosen({}, best.runs, best.tried) for row, best in there.items() if best}
+        return "", {}
+
+    def _with(self, name: str, value: Any) -> pd.DataFrame:
+        return self.runs[self.runs[name] == value]
+
+    def _is_control(self, key: str) -> bool:
+        return key in {control.name for control in self.axis.controls}
+
+    def _look(self, key: str) -> str:
+        return {str(value): name for value, name in self.axis.methods.items()}.get(key, key)
+
+
+def _copies_used(runs: pd.DataFrame) -> dict[str, Data]:
+    """By data set, the copy of it that most runs were made on to their end; of equals the original images."""
+    counts: dict[str, dict[str, int]] = {}
+    copies: dict[str, Data] = {}
+    for config, state in zip(runs.config, runs.state, strict=True):
+        count = counts.setdefault(original(config.data.name), {})
+        count[config.data.digest] = count.get(config.data.digest, 0) + (state != "unfinished")
+        copies.setdefault(config.data.digest, config.data)
+    best = {
+        name: min(count, key=lambda digest: (-count[digest], copies[digest].name != name, digest))
+        for name, count in counts.items()
+    }
+    return {name: copies[digest] for name, digest in best.items()}
+
+
+def _named(data: Data) -> str:
+    return f"{data.name} ({data.digest[:8]})"
+
+
+def _without_seed(plan: Plan) -> dict[str, Any]:
+    return {name: value for name, value in plan.labels.items() if name != "seed"}

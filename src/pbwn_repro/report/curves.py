@@ -1,0 +1,175 @@
+"""Runs as curves: what those of each row did over time, averaged over seeds, and what each setting of a search gave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pbwn_repro.metrics import Metric, metric_of
+from pbwn_repro.report.cells import SETTINGS, Cells, by_seed
+from pbwn_repro.report.model import Curve, Plot, Row
+from pbwn_repro.report.runs import History
+from pbwn_repro.report.statistics import diverging, finite, mean
+
+Points = list[tuple[float, float]]
+Rows = Sequence[tuple[Row, Sequence[History]]]
+
+
+def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
+    """All plots of a section: the curves of the best settings, what searches gave, and what the paper found best."""
+    found: list[Plot] = []
+    judged = metric_of(cells.runs.config.iloc[0].model)
+    places = dict.fromkeys(column.value for column in cells.columns)
+    for value in places:
+        column, *others = [each for each in cells.columns if each.value == value]
+        place = "" if len(places) == 1 else value if others else column.title
+        rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
+        found += _over_time(prefix, place, rows, cells, judged)
+        found += _search(cells, prefix, place, value)
+    at_the_papers = cells.at_the_papers_setting
+    rows = [(row, at_the_papers[row.key]) for row in cells.curve_rows if row.key in at_the_papers]
+    place = f"at the paper's {cells.stated_value}"
+    return (*found, *(_over_time(prefix, place, rows, cells, judged)[:1] if rows else ()))
+
+
+def _over_time(
+    prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells, judged: Metric
+) -> list[Plot]:
+    """Training loss, metric, norms and deviation of the runs in one column; `place` names the column."""
+    rows = [(row, [history for history in found.history if history.evaluations]) for row, found in runs]
+    name = "-".join(part for part in (prefix, slug(place)) if part)
+    suffix = f", {place}" if place else ""
+    by_iteration = cells.artefact.curves == "iteration"
+    found = [
+        Plot(
+            f"{name}-training-loss",
+            f"Training loss{suffix}",
+            "iteration" if by_iteration else "epoch",
+            "training loss",
+            _curves(rows, _losses if by_iteration else History.losses_by_epoch),
+            y_log=True,
+            main=bool(cells.artefact.curves),
+        ),
+        Plot(
+            f"{name}-{slug(judged.words)}",
+            f"{judged.words.capitalize()}{suffix}",
+            "epoch",
+            judged.label,
+            _curves(rows, lambda history: _evaluations(history, judged.name)),
+            y_log=judged.logarithmic,
+        ),
+        Plot(
+            f"{name}-weight-norms",
+            f"Norms of the neurons' weights{suffix}: the median",
+            "epoch",
+            "norm",
+            tuple(curve for row, histories in rows if (curve := _norms(row, histories))),
+            band="the band holds the middle half of the neurons",
+        ),
+        Plot(
+            f"{name}-deviation",
+            f"Largest deviation from the unit sphere before an epoch's projection{suffix}",
+            "epoch",
+            "largest deviation of a norm from 1",
+            _curves(rows, lambda history: _evaluations(history, "deviation")),
+            y_log=True,
+        ),
+    ]
+    return [plot for plot in found if plot.curves]
+
+
+def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
+    """What each setting of a search over one axis gave, every run a dot."""
+    axes = [axis for axis in cells.searched if len(axis.values) > 1]
+    if len(axes) != 1:
+        return []
+    [axis] = axes
+    curves = []
+    for row in cells.curve_rows:
+        runs = cells.runs[cells.runs[cells.axis.name].astype(str) == row.key]
+        for column_axis in cells.column_axes:
+            runs = runs[runs[column_axis.name].astype(str) == value]
+        found = {float(setting): by_seed(runs[runs[axis.name] == setting], cells.metric) for setting in axis.values}
+        tried = {setting: values for setting, values in sorted(found.items()) if values}
+        if len(tried) > 1 and (curve := _searched(row, tried)).x:
+            curves.append(curve)
+    if not curves:
+        return []
+    words = SETTINGS.get(axis.name, axis.name)
+    return [
+        Plot(
+            "-".join(part for part in (prefix, slug(place), "search") if part),
+            f"What the search over the {words} gave" + (f", {place}" if place else ""),
+            words,
+            cells.metric.label,
+            tuple(curves),
+            x_log=all(x > 0 for curve in curves for x in (*curve.x, *curve.diverged)),
+            y_log=cells.metric.logarithmic,
+            band="mean over the runs that all settings have, every run a dot",
+        )
+    ]
+
+
+def slug(words: str) -> str:
+    """Words as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def _losses(history: History) -> Points:
+    return [(float(step), loss) for step, loss in history.losses]
+
+
+def _evaluations(history: History, field: str) -> Points:
+    return [(line["epoch"], line[field]) for line in history.evaluations if line.get(field) is not None]
+
+
+def _curves(rows: Rows, points: Callable[[History], Points]) -> tuple[Curve, ...]:
+    lines = [(row, [line for history in histories if (line := points(history))]) for row, histories in rows]
+    return tuple(_curve(row, found) for row, found in lines if found)
+
+
+def _curve(row: Row, lines: Sequence[Points]) -> Curve:
+    x, values = _aligned(lines)
+    means, low, high = (tuple(of(each) for each in values) for of in (mean, min, max))
+    return Curve(row, x, means, low, high, len(lines))
+
+
+def _searched(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
+    """A search as a curve, over the seeds that all its settings have, as far as there are any."""
+    seeds = set.intersection(*(set(values) for values in found.values()))
+    kept = {
+        setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
+        for setting, values in found.items()
+    }
+    ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
+    means = tuple(mean(values) for values in ended.values())
+    lost = tuple(setting for setting, values in found.items() if diverging(values))
+    dots = tuple((setting, value) for setting, values in found.items() for value in finite(values).values())
+    return Curve(row, tuple(ended), means, means, means, max(map(len, kept.values())), lost, dots)
+
+
+def _norms(row: Row, histories: Sequence[History]) -> Curve | None:
+    lines = [[line for line in history.evaluations if "weight_norms" in line] for history in histories]
+
+    def quartile(position: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        x, values = _aligned([_points(each, position) for each in lines if each])
+        return x, tuple(mean(each) for each in values)
+
+    if not any(lines):
+        return None
+    x, median = quartile(2)
+    return Curve(row, x, median, quartile(1)[1], quartile(3)[1], len(histories))
+
+
+def _points(lines: Iterable[Mapping[str, Any]], position: int) -> Points:
+    return [(line["epoch"], line["weight_norms"][position]) for line in lines]
+
+
+def _aligned(lines: Sequence[Points]) -> tuple[tuple[float, ...], list[list[float]]]:
+    """The places that all runs have, and what the runs have there."""
+    tables = [dict(line) for line in lines]
+    shared = sorted(set.intersection(*(set(table) for table in tables)))
+    return tuple(shared), [[table[place] for table in tables] for place in shared]

@@ -1,0 +1,442 @@
+"""Figures, each drawn once: as SVG for page and files alike, and as PDF where that is asked for."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from pbwn_repro.report.model import Curve, Plot, Section, Table
+from pbwn_repro.report.palette import GRID, INK, LEVELS, METHODS, MUTED, PAPER, SOLID, Stroke, strokes, tones
+
+if TYPE_CHECKING:  # matplotlib takes a second to import, and a report without figures does not need it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
+    from matplotlib.typing import RcKeyType
+
+MINUS = "\N{MINUS SIGN}"
+WIDTH = 5.2  # inches: text stays readable on a phone, and is not large on a desk
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_ALL_PLACES = 8  # so many places on a logarithmic axis are all named, such as the rates of a search
+_LINE = 0.062  # the height of a line of text, as a share of the frame's
+_LETTER = 0.078  # inches that a letter is wide
+_ACROSS = 3  # panels side by side
+_ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
+_CONDITIONS = (
+    ("general", f"at ({_ALPHA} w₁, w₂ / {_ALPHA})", METHODS["normal"]),
+    ("projected", "after projection", METHODS["pbwn"]),
+)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure.
+
+    Args:
+        name: the name of its files, unique in a report.
+        title: what it shows, in a few words.
+        description: what there is to see, for those who cannot.
+    """
+
+    name: str
+    title: str
+    description: str
+    draw: Callable[[], Figure]
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG without a background, its text as text."""
+        return self._saved("svg").decode()
+
+    @cached_property
+    def inline(self) -> Markup:
+        """The figure as an element of the page: the page's colours and fonts, and names that no other figure has."""
+        text = self.svg[self.svg.index("<svg") :]
+        text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+        text = re.sub(r"font-family: [^;\"]*;? ?|stroke-linejoin: round;? ?", "", text)
+        text = re.sub(r'\bid="', f'id="{self.name}-', text)
+        text = re.sub(r'(href="|url\()#', rf"\1#{self.name}-", text)
+        text = re.sub(r"\s*\n\s*", " ", text)
+        # A hundredth of a point cannot be seen. Text is left alone: 0.001 is a number there.
+        text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), text)
+        for tone in tones():
+            text = text.replace(tone.light, f"var(--{tone.name})")
+        box = re.search(r'viewBox="[^"]*"', text)
+        assert box is not None, "matplotlib names the size of every figure"
+        opening = f'<svg {box[0]} role="img" aria-label="{escape(self.description)}">'
+        return Markup(re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1))
+
+    def write(self, folder: Path, *, pdf: bool = False) -> list[Path]:
+        """Write the figure as SVG on white, and as PDF if asked for."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {folder / f"{self.name}.svg": _on_white(self.svg).encode()}
+        if pdf:
+            files[folder / f"{self.name}.pdf"] = self._saved("pdf")
+        for file, content in files.items():
+            file.write_bytes(content)
+        return list(files)
+
+    def _saved(self, kind: str) -> bytes:
+        with _style(self.name), io.BytesIO() as file:
+            dates = {"Date": None} if kind == "svg" else {"CreationDate": None, "ModDate": None}
+            self.draw().savefig(file, format=kind, transparent=kind == "svg", metadata=dates)
+            return file.getvalue()
+
+
+def drawings(section: Section) -> tuple[list[Drawing], list[Drawing]]:
+    """The section's figures: those that the reader came for, and those of how the runs went."""
+    shown = of_surfaces(section.landscapes, section.anchor) if section.landscapes else []
+    curves = [(of_plot(plot), plot.main) for plot in section.plots]
+    shown += [drawing for drawing, main in curves if main]
+    has_runs = section.table is not None and any(cell.ours for cell in section.table.cells.values())
+    if section.table is not None and has_runs and not shown:
+        shown.append(of_table(section.table, f"{section.anchor}-dots", paper=section.scale == "paper"))
+    return shown, [drawing for drawing, main in curves if not main]
+
+
+# --- curves with bands over seeds
+
+
+def of_plot(plot: Plot) -> Drawing:
+    """The drawing of a plot."""
+    title = plot.title
+    if any(curve.count > 1 or curve.dots for curve in plot.curves):
+        title += f"; {plot.band}"
+    if any(curve.diverged for curve in plot.curves):
+        title += "; a cross where runs diverged"
+    parts = [
+        f"{curve.row.title} goes from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} "
+        f"({curve.count} {'run' if curve.count == 1 else 'runs'}"
+        + "".join(f"; diverged at {place:g}" for place in curve.diverged)
+        + ")"
+        for curve in plot.curves
+        if curve.mean
+    ]
+    description = f"{plot.title}: {plot.y_label} by {plot.x_label}. {'; '.join(parts)}."
+    return Drawing(plot.name, title, description, lambda: _draw_curves(plot))
+
+
+def _draw_curves(plot: Plot) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    curves = [curve for curve in plot.curves if curve.x]
+    names = max((len(line) for curve in curves for line in _wrapped(curve.row.title)), default=0)
+    figure = Figure(figsize=(WIDTH, 2.9))
+    axes = figure.subplots(gridspec_kw=_margins(2.9, left=0.5, right=0.2 + _LETTER * names))
+    _frame(axes, plot.x_label, plot.y_label)
+    styles = strokes([curve.row.look for curve in plot.curves])
+    for position, curve in enumerate(curves):
+        _draw_curve(axes, curve, styles[curve.row.look], position)
+    axes.margins(x=0)
+    if plot.y_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(_few_decades(*axes.get_ylim()))
+    if plot.x_log:
+        axes.set_xscale("log")
+        places = sorted({place for curve in curves for place in (*curve.x, *curve.diverged)})
+        if len(places) <= _ALL_PLACES:
+            axes.set_xticks(places)
+        else:
+            axes.xaxis.set_major_locator(_few_decades(*axes.get_xlim()))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(number))
+    axes.minorticks_off()
+    _name_at_ends(axes, curves, styles)
+    return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke, position: int) -> None:
+    colour = stroke.tone.light
+    if curve.low != curve.high:
+        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
+    axes.plot(
+        *(curve.x, curve.mean),
+        color=colour,
+        linestyle=stroke.dashes,
+        linewidth=stroke.width,
+        marker="o" if len(curve.x) == 1 else None,
+        markersize=4,
+        zorder=2 if stroke.dashes == SOLID else 2.1,  # a line below shows between the dashes
+    )
+    if curve.dots:
+        axes.plot(*zip(*curve.dots, strict=True), "o", color=colour, markersize=2.5, alpha=0.7)
+    if curve.diverged:  # above everything, below each other
+        heights = [1 - _LINE * position] * len(curve.diverged)
+        transform = axes.get_xaxis_transform()
+        axes.plot(curve.diverged, heights, "x", transform=transform, color=colour, clip_on=False)
+
+
+def _few_decades(low: float, high: float) -> Locator:
+    """Ticks of a logarithmic axis: powers of ten alone are too few where there are less than two of them."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if high < 3 * low:
+        return MaxNLocator(5)
+    return LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,))
+
+
+def _name_at_ends(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, Stroke]) -> None:
+    to_share = axes.transScale + axes.transLimits
+    last = max((place for curve in curves for place in (*curve.x, *curve.diverged)), default=0.0)
+    for curve in curves:
+        if curve.x[-1] < last:
+            colour = styles[curve.row.look].tone.light
+            place = (curve.x[-1], curve.mean[-1])
+            axes.annotate(curve.row.title, place, (4, 0), textcoords="offset points", color=colour, weight="bold")
+    ends = sorted(
+        (float(to_share.transform((curve.x[-1], curve.mean[-1]))[1]), position)
+        for position, curve in enumerate(curves)
+        if curve.x[-1] == last
+    )
+    heights = spread([end for end, _ in ends], _LINE)
+    for (end, position), height in zip(ends, heights, strict=True):
+        row = curves[position].row
+        axes.plot(
+            *((1.005, 1.025), (min(max(end, 0), 1), height)),
+            transform=axes.transAxes,
+            color=GRID.light,
+            linewidth=0.9,
+            clip_on=False,
+            scalex=False,
+            scaley=False,
+        )
+        colour = styles[row.look].tone.light
+        title = "\n".join(_wrapped(row.title))
+        axes.text(1.03, height, title, transform=axes.transAxes, color=colour, va="center_baseline", weight="bold")
+
+
+def _wrapped(title: str) -> list[str]:
+    return textwrap.wrap(title, 18)
+
+
+def spread(places: Sequence[float], gap: float) -> list[float]:
+    """Move ascending places apart until neighbours are a gap away, and keep them below 1.
+
+    >>> spread([0.0, 0.1, 0.9], 0.2)
+    [0.0, 0.2, 0.9]
+    """
+    moved = [min(max(place, 0.0), 1.0) for place in places]
+    for position in range(1, len(moved)):
+        moved[position] = max(moved[position], moved[position - 1] + gap)
+    ceiling = 1.0
+    for position in reversed(range(len(moved))):
+        moved[position] = min(moved[position], ceiling)
+        ceiling = moved[position] - gap
+    return moved
+
+
+# --- a table as dots
+
+
+def of_table(table: Table, name: str, *, paper: bool) -> Drawing:
+    """The drawing of a table; `paper` says whether its numbers can be shown on the same axis."""
+    titles = {row.key: row.title for row in table.rows}
+    seen = [
+        f"{titles[row]}, {column.title}: {cell.ours.mean:.3g}"
+        for (row, column), cell in table.cells.items()
+        if cell.ours and cell.ours.values
+    ]
+    beside = "; hollow: the paper's mean and standard deviation" if paper else ""
+    middle = " and the median (triangle)" if table.medians else ""
+    title = f"The table as dots: {table.drawn}{middle}{beside}"
+    return Drawing(name, title, f"{table.unit}. {'; '.join(seen)}.", lambda: _draw_dots(table, paper=paper))
+
+
+def _draw_dots(table: Table, *, paper: bool) -> Figure:
+    """One panel for each column of the table that has runs."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    filled = {place for place, cell in table.cells.items() if cell.ours is not None and cell.ours.values}
+    columns = [
+        column
+        for column in table.columns
+        if column.metric not in table.undrawn and any((row.key, column) in filled for row in table.rows)
+    ]
+    rows = [row for row in table.rows if any((row.key, column) in filled for column in columns)]
+    across = min(_ACROSS, len(columns))
+    down = -(-len(columns) // across)
+    heads = [_wrapped(column.title) for column in columns]
+    lines = max(map(len, heads))
+    unit = textwrap.wrap(table.unit, 80)
+    tall = 0.3 + 0.15 * len(unit) + down * (0.4 + 0.15 * lines + 0.26 * len(rows))
+    figure = Figure(figsize=(WIDTH, tall))
+    left = 0.15 + _LETTER * max(len(row.title) for row in rows)
+    margins = _margins(tall, left=left, top=0.1 + 0.15 * lines, bottom=0.35 + 0.15 * len(unit))
+    gaps = {"hspace": (0.35 + 0.15 * lines) / (0.26 * len(rows)), "wspace": 0.12}
+    panels = figure.subplots(down, across, squeeze=False, sharey=True, gridspec_kw={**margins, **gaps}).ravel()
+    styles = strokes([row.look for row in rows])
+    for panel, column, head in zip(panels, columns, heads, strict=False):
+        _frame(panel, "", "")
+        panel.set_title("\n".join(head), loc="left", color=INK.light, weight="bold")
+        panel.grid(axis="y", visible=False)
+        for height, row in enumerate(rows):
+            cell = table.cells[row.key, column]
+            colour = styles[row.look].tone.light
+            if cell.ours is not None and cell.ours.values:
+                at = height - 0.14 * paper
+                panel.plot(cell.ours.values, [at] * cell.ours.count, "o", color=colour, markersize=3.5, alpha=0.6)
+                panel.plot([cell.ours.mean] * 2, [at - 0.24, at + 0.24], color=colour, linewidth=2)
+                if table.medians:
+                    panel.plot([cell.ours.median], [at - 0.3], "v", color=colour, markersize=4)
+            if paper and cell.paper is not None:
+                panel.errorbar(
+                    *(cell.paper.value, height + 0.2),
+                    xerr=cell.paper.spread or 0,
+                    fmt="D",
+                    color=MUTED.light,
+                    markersize=4.5,
+                    elinewidth=1,
+                    capsize=0,
+                    markerfacecolor="none",
+                )
+        panel.xaxis.set_major_locator(MaxNLocator(3 if across > 2 else 4))
+        panel.xaxis.set_major_formatter(FuncFormatter(number))
+        panel.margins(x=0.08, y=0.12)
+    panels[0].set_yticks(range(len(rows)), [row.title for row in rows])
+    panels[0].invert_yaxis()
+    for panel in panels[len(columns) :]:
+        panel.set_visible(False)
+    figure.text(0.5, 0.05 / tall, "\n".join(unit), color=MUTED.light, ha="center", va="bottom")
+    return figure
+
+
+# --- figure 1: error landscapes side by side, and the Hessian's condition number over alpha
+
+
+def of_surfaces(found: Mapping[str, Any], name: str) -> list[Drawing]:
+    """The drawings of a measured landscape."""
+    titles = "; ".join(f"{surface['title']} (alpha = {surface['alpha']:g})" for surface in found["surfaces"])
+    shown = [found[part]["condition"]["measured"] for part, _, _ in _CONDITIONS]
+    ends = [f"{values[0]:.3g} to {values[-1]:.3g}" for values in shown]
+    return [
+        Drawing(
+            f"{name}-landscapes",
+            "Error landscapes: the stronger a colour stands out, the lower the error; the line is the curve of minima",
+            f"Contours of the loss over both weights: {titles}.",
+            lambda: _draw_surfaces(found["surfaces"]),
+        ),
+        Drawing(
+            f"{name}-conditioning",
+            "Condition number of the Hessian as one weight grows by alpha and the other shrinks by it; lines: closed "
+            "form, dots: measured by automatic differentiation",
+            f"As alpha grows from 1 to {found['alpha'][-1]:g} the condition number goes from {ends[0]}; after "
+            f"projection from {ends[1]}.",
+            lambda: _draw_conditioning(found),
+        ),
+    ]
+
+
+def _draw_surfaces(surfaces: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the contours of each surface; all panels share their levels."""
+    import numpy
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
+    panels = figure.subplots(1, len(surfaces), squeeze=False).ravel()
+    largest = max(numpy.max(surface["loss"]) for surface in surfaces)
+    levels = [0.0, *numpy.geomspace(largest / 600, largest, len(LEVELS))]
+    colours = [tone.light for tone in LEVELS]
+    for panel, surface in zip(panels, surfaces, strict=True):
+        _frame(panel, "w₁", "")
+        panel.set_title("\n".join(textwrap.wrap(surface["title"], 20)), loc="left", color=INK.light)
+        panel.set_ylabel("w₂", color=MUTED.light, rotation=0, labelpad=8)
+        panel.grid(visible=False)
+        # Antialiasing leaves hairlines between neighbouring fills.
+        panel.contourf(
+            *(surface["w1"], surface["w2"], surface["loss"]), levels=levels, colors=colours, antialiased=False
+        )
+        if surface["minima"]:
+            panel.plot(*zip(*surface["minima"], strict=True), color=PAPER.light, linewidth=1.6)
+        panel.set_aspect("equal")
+    return figure
+
+
+def _draw_conditioning(found: Mapping[str, Any]) -> Figure:
+    """Draw the condition numbers before and after projection."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(WIDTH, 2.7))
+    axes = figure.subplots(gridspec_kw=_margins(2.7, left=0.5))
+    _frame(axes, _ALPHA, "condition number")
+    for part, label, stroke in _CONDITIONS:
+        values, colour = found[part]["condition"], stroke.tone.light
+        dashes, width = stroke.dashes, stroke.width
+        axes.plot(found["alpha"], values["analytic"], color=colour, linestyle=dashes, linewidth=width, label=label)
+        axes.plot(found["alpha"], values["measured"], color=colour, marker="o", markersize=4, linewidth=0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(number))
+    axes.set_xticks([tick for tick in (1, 2, 3, 5, 10, 20, 50, 100) if tick <= found["alpha"][-1] * 1.001])
+    axes.minorticks_off()
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+# --- what all figures have
+
+
+def _margins(
+    height: float, *, left: float, right: float = 0.15, top: float = 0.25, bottom: float = 0.45
+) -> dict[str, float]:
+    """Margins in inches as shares of a figure: to have matplotlib find them takes as long as to draw the figure."""
+    return {"left": left / WIDTH, "right": 1 - right / WIDTH, "top": 1 - top / height, "bottom": bottom / height}
+
+
+def _frame(axes: Axes, x_label: str, y_label: str) -> None:
+    """An open frame with a quiet grid; the vertical axis is named above it, to be read without turning the head."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(MUTED.light)
+    axes.tick_params(length=0, labelcolor=MUTED.light)
+    axes.tick_params(axis="x", which="major", length=3, color=MUTED.light)
+    axes.grid(axis="y", color=GRID.light, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(x_label, color=MUTED.light)
+    axes.set_title(y_label, loc="left", color=MUTED.light)
+
+
+def number(value: float, _: Any = None) -> str:
+    """A tick's label: 12,000, 0.25, 10⁻⁵."""
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.10g}".replace("-", MINUS)
+    exponent = math.floor(math.log10(abs(value)))
+    power = f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+    factor = value / 10**exponent
+    return power if math.isclose(factor, 1) else f"{factor:.3g}·{power}".replace("-", MINUS)
+
+
+def _style(name: str) -> AbstractContextManager[None]:
+    """The settings that figures are drawn with; the same figure gives the same bytes."""
+    import matplotlib
+
+    settings: dict[RcKeyType, Any] = {
+        "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
+        "font.size": 8.5,
+        "axes.titlesize": 8.5,
+        "axes.labelsize": 8.5,
+        "legend.fontsize": 8.5,
+        "text.color": INK.light,
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "pdf.fonttype": 42,
+        "path.simplify_threshold": 0.25,
+    }
+    return matplotlib.rc_context(settings)
+
+
+def _on_white(svg: str) -> str:
+    return re.sub(r"(<svg[^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER.light}"/>', svg, count=1)

@@ -1,0 +1,307 @@
+"""Tables as Markdown, CSV and LaTeX, the whole report as Markdown, and the README's table of claims."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+
+from pbwn_repro.catalog import Number
+from pbwn_repro.report.missing import ASSUMPTION, missing, needed
+from pbwn_repro.report.model import (
+    Cell,
+    Decided,
+    Outcome,
+    Report,
+    Section,
+    Summary,
+    Table,
+    Verdict,
+    heading,
+    in_words,
+    plural,
+)
+from pbwn_repro.report.sections import machine
+from pbwn_repro.report.verdicts import FEW, digits
+
+RULES: Mapping[Outcome, str] = {
+    "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
+    "named.",
+    "does not hold": "it lies on the other side, or beyond the margin; or runs of what the claim speaks for diverged.",
+    "not enough runs": "the interval contains zero, or an edge of the margin: more runs may tell; fewer than two runs "
+    "on a side, none in a column that the claim speaks of, or not the same settings searched on both sides.",
+}
+CAUTIONS = (
+    "A claim with several comparisons holds only if each of them does, which needs no correction for their number. "
+    "That it does not hold takes one of n, and that one with an interval of confidence 1 - 0.05 / n (Holm's first "
+    "step): one that speaks against a claim at 95 % alone is shown, and leaves the claim open.",
+    f"A verdict is preliminary if it rests on fewer than {FEW} pairs of runs, or on a part of the settings that the "
+    "protocol searches.",
+    "Runs of the same seed see the same data in the same order, and the same labels: they are compared in pairs. Below "
+    "eight pairs by Student's t on the differences, from eight on by Wilcoxon's signed-rank test with the interval of "
+    "Hodges and Lehmann, which needs no normal errors: those of table 8 are skewed, and one failed run would carry the "
+    "mean. Without common seeds, by Welch's test. The interval of a median over rounds is exact.",
+    "n is the number of runs on each side; of times, the number of rounds in which every method took a step. Margins "
+    "are ours: where the paper says 'nearly identical' or 'little', a test needs a number.",
+    "Where settings were searched, the best is the one with the lowest value of what is shown, over the seeds that "
+    "settings have in common; where that is a test error, it was chosen on the test set.",
+)
+_INTRODUCTION = """\
+Every number in tables and verdicts comes from run folders; `pbwn report` makes this page from them. Remarks say where a
+number is from elsewhere. A cell shows ours, then the paper's number in italics. A verdict answers a claim of the paper
+with our runs at one scale:
+"""
+_PAPER = """\
+The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
+_HEADER = (
+    *("row", "column", "ours", "deviation", "median", "runs", "diverged", "chosen"),
+    *("paper", "paper_spread", "paper_seeds"),
+)
+
+
+# --- cells and tables
+
+
+def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False) -> str:
+    """Ours as in `7.94 ± 0.16 (5)`; a dash where nothing was run."""
+    if summary is None:
+        return "-"
+    lost = f"{summary.diverged} diverged" if summary.diverged else ""
+    if not summary.values:
+        return lost
+    counted = ", ".join(part for part in (str(summary.count), lost) if part)
+    middle = f", median {_with_spread(summary.median, None, decimals)}" if median and summary.count > 1 else ""
+    return f"{_with_spread(summary.mean, summary.deviation, decimals)}{middle} ({counted})"
+
+
+def paper_text(number: Number | None) -> str:
+    """The paper's as it prints it; a dash where it has none."""
+    return "-" if number is None else number.text or _with_spread(number.value, number.spread, number.decimals)
+
+
+def texts(cell: Cell, *, median: bool = False) -> tuple[str, str]:
+    """Ours and the paper's, with as many decimals as the paper prints."""
+    return ours_text(cell.ours, cell.paper.decimals if cell.paper else 2, median=median), paper_text(cell.paper)
+
+
+def chosen_text(summary: Summary | None) -> str:
+    """The best of what was searched, as in `lr = 0.3`."""
+    return ", ".join(f"{name} = {value:g}" for name, value in (summary.chosen if summary else {}).items())
+
+
+def best_settings(table: Table) -> list[str]:
+    """What was chosen for each row, and for each column where columns differ."""
+    found = []
+    for row in table.rows:
+        chosen = {column.title: chosen_text(table.cells[row.key, column].ours) for column in table.columns}
+        if len(set(filter(None, chosen.values()))) == 1:
+            found.append(f"{row.title} {next(filter(None, chosen.values()))}")
+        else:
+            found += [f"{row.title}, {column}: {words}" for column, words in chosen.items() if words]
+    return found
+
+
+def markdown(table: Table) -> str:
+    """One line a row: ours, then the paper's in italics."""
+    lines = [["", *(column.title for column in table.columns)], ["---", *("---:" for _ in table.columns)]]
+    for row in table.rows:
+        cells = [table.cells[row.key, column] for column in table.columns]
+        lines.append([row.title, *(_markdown_cell(cell, median=table.medians) for cell in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def comma_separated(table: Table) -> str:
+    """A line for each cell that holds anything, numbers in full."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(_HEADER)
+    titles = {row.key: row.title for row in table.rows}
+    for (row, column), cell in table.cells.items():
+        ours, paper = cell.ours, cell.paper
+        if ours is None and paper is None:
+            continue
+        median = ours.median if ours and ours.values else None
+        mine = (
+            (ours.mean, ours.deviation, median, ours.count, ours.diverged, chosen_text(ours)) if ours else (None,) * 6
+        )
+        theirs = (paper.value, paper.spread, paper.seeds) if paper else (None,) * 3
+        writer.writerow([titles[row], column.title, *(_plain(value) for value in (*mine, *theirs))])
+    return file.getvalue()
+
+
+def latex(table: Table, caption: str) -> str:
+    """A table for booktabs: below each row of ours, the paper's."""
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{_escape(caption)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        " & ".join(["", *(_escape(column.title) for column in table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        cells = [table.cells[row.key, column] for column in table.columns]
+        if any(cell.ours for cell in cells):
+            lines.append(_latex_row(_escape(row.title), [texts(cell, median=table.medians)[0] for cell in cells]))
+            if any(cell.paper for cell in cells):
+                lines.append(_latex_row(r"\quad paper", [paper_text(cell.paper) for cell in cells]))
+        else:
+            lines.append(_latex_row(rf"{_escape(row.title)} (paper)", [paper_text(cell.paper) for cell in cells]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _markdown_cell(cell: Cell, *, median: bool) -> str:
+    ours, paper = texts(cell, median=median)
+    return f"{ours} · *{paper}*" if cell.paper else ours
+
+
+def _latex_row(title: str, cells: list[str]) -> str:
+    return " & ".join([title, *(cell.replace("±", r"$\pm$") for cell in cells)]) + r" \\"
+
+
+def _escape(words: str) -> str:
+    return words.replace("%", r"\%").replace("_", r"\_").replace("&", r"\&")
+
+
+def _with_spread(middle: float, spread: float | None, decimals: int) -> str:
+    """Both with the same number of decimals, or as many as a small number needs."""
+    size = abs(middle)
+    if 0 < size < 0.1:
+        decimals = max(decimals, min(12, 2 - math.floor(math.log10(size))))
+    return f"{middle:.{decimals}f}" + ("" if spread is None else f" ± {spread:.{decimals}f}")
+
+
+def _plain(value: object) -> object:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+# --- the report
+
+
+def whole(report: Report) -> str:
+    """The report: all verdicts, then each section, then what was not run and what was left out."""
+    parts = ["# Results\n", _INTRODUCTION]
+    parts += [*(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), "", *(f"{each}\n" for each in CAUTIONS)]
+    parts += [f"{_PAPER}\n", f"{hardware(report)}\n"]
+    if any(section.verdicts for section in report.sections):
+        parts += ["## The paper's claims\n", overview(report)]
+    for section in report.sections:
+        parts += ["", *_section(section)]
+    if any(section.is_of_the_paper for section in report.sections):
+        parts += ["\n## Not run\n", not_run(report)]
+    if report.left_out:
+        parts += ["\n## Found, but left out\n"]
+        parts += [f"- `{path.relative_to(report.root)}`: {why}" for path, why in report.left_out.items()]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def overview(report: Report) -> str:
+    """A line for each verdict: claim, comparison, outcome, interval, runs, scale."""
+    lines = [
+        "| claim | comparison | verdict | difference, 95 % interval | n | scale | paper |",
+        "|---|---|---|---:|---:|---|---:|",
+    ]
+    lines += [_line(section, verdict) for section in report.sections for verdict in section.verdicts]
+    return "\n".join(lines) + "\n"
+
+
+def summary(report: Report) -> str:
+    """A line for each claim of the paper: what its comparisons say together, their number, n, and the scale.
+
+    What has to be known about a test stands with it.
+    """
+    lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
+    for section in report.sections:
+        for decided in () if section.variant else section.claims:
+            sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
+            notes = [f"*{each}*" for each in (decided.claim.note, decided.beside) if each]
+            cells = (
+                f"{section.number}: {decided.claim.words}{'. ' if notes else ''}{' '.join(notes)}",
+                f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
+                counted(decided),
+                " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
+                section.scale,
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def counted(decided: Decided) -> str:
+    """How many comparisons came out how."""
+    return ", ".join(f"{count} {plural(outcome, count)}" for outcome, count in decided.counts.items())
+
+
+def not_run(report: Report) -> str:
+    """What is missing, a line each."""
+    lines = [
+        f"- {heading(line.artefact)}, {line.what}: `{line.command}`{f' ({line.price})' if line.price else ''}"
+        for line in missing(report)
+    ]
+    return "\n".join([*lines, f"\n{ASSUMPTION}"]) if lines else "Nothing: every artefact has its runs."
+
+
+def hardware(report: Report) -> str:
+    """What the runs were made on: each machine once, with what was made there."""
+    made: dict[str, dict[str, None]] = {}
+    for section in report.sections:
+        for environment in section.environments:
+            made.setdefault(machine(environment), {})[section.number] = None
+    return "\n".join(f"Made on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
+
+
+def protocol(section: Section) -> str:
+    """What a section's protocol is called: that of the demo and of own runs has no scales."""
+    return "Protocol at paper scale" if section.is_of_the_paper else "Protocol"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"## {section.title}\n"
+    yield f"{section.artefact.about}\n"
+    yield f"{protocol(section)}: {section.artefact.protocol}\n"
+    if section.table:
+        yield f"{section.table.unit[:1].upper()}{section.table.unit[1:]}; {section.table.ours}:\n"
+        yield markdown(section.table)
+        if chosen := best_settings(section.table):
+            yield f"Settings of these runs: {'; '.join(chosen)}.\n"
+    for decided in section.claims:
+        claim = decided.claim
+        yield f"> “{claim.quote}”\n"
+        said = (f"Tested: {claim.words}.", claim.note, decided.beside, claim.remark)
+        yield f"{' '.join(part for part in said if part)}\n"
+        yield "\n".join(f"- **{_outcome(verdict)}**: {verdict.sentence}" for verdict in decided.verdicts) + "\n"
+        if words := needed(decided, section):
+            yield f"{words}\n"
+    if section.compared:
+        yield "Compared, without a verdict:\n"
+        yield "\n".join(f"- {sentence}" for sentence in section.compared) + "\n"
+    yield from (f"{paragraph}\n" for paragraph in section.remarks)
+    yield "\n".join(f"- {note}" for note in (*section.notes, *section.artefact.departures))
+
+
+def _outcome(verdict: Verdict) -> str:
+    decided = verdict.outcome != "not enough runs"
+    return in_words(verdict.outcome, preliminary=decided and verdict.preliminary)
+
+
+def _line(section: Section, verdict: Verdict) -> str:
+    compared = " against ".join(part for part in (verdict.row, verdict.against) if part)
+    paper = verdict.paper
+    cells = (
+        f"{section.number}: {verdict.claim.words}",
+        ", ".join(part for part in (compared, verdict.column) if part) or "-",
+        f"**{_outcome(verdict)}**",
+        _interval(verdict.difference, verdict.low, verdict.high),
+        "-" if verdict.counts == (0, 0) else f"{verdict.counts[0]}, {verdict.counts[1]}",
+        f"{section.scale}{''.join(f', {value}' for value in section.variant.values())}",
+        _interval(paper.difference, paper.low, paper.high) if paper else "-",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _interval(difference: float | None, low: float | None, high: float | None) -> str:
+    if difference is None:
+        return "-"
+    if low is None or high is None:
+        return digits(difference)
+    return f"{digits(difference)} [{digits(low)}, {digits(high)}]"

@@ -1,0 +1,331 @@
+"""What is measured in one go: figure 1's condition numbers and table 5's times, with what they say to the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isclose
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Scale
+from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs
+from pbwn_repro.measurements import folder_of
+from pbwn_repro.measurements.median import median_with_interval
+from pbwn_repro.methods import method
+from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
+from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
+from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.verdicts import digits, one_sided, undecided
+
+Result = Mapping[str, Any]
+_AGREEMENT = 1e-6  # between closed form and automatic differentiation
+_NORMAL = "normal"
+# What table 5 shows of each network, by the name of a column's metric.
+_COSTS = {"relative": "% over Normal", "own": "projection alone, %", "hours": "hours"}
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What is shown of a measurement."""
+
+    table: Table | None
+    plots: tuple[Plot, ...]
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
+
+
+def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tuple[Section | None, dict[Path, str]]:
+    """The section of a measurement at a scale, if there is one; and the folders that were left out, with the reason."""
+    protocols = (artefact.options(scale), *artefact.earlier(scale))
+    wanted = [folder_of(root, artefact.name, scale, artefact.measurement, options).path.name for options in protocols]
+    found: dict[str, Section] = {}
+    left_out: dict[Path, str] = {}
+    place = root / artefact.name / scale
+    for path in folders_in(place):
+        try:
+            config = read_json(path / "config.json")
+            if set(config) != {"measurement", "options"} or not isinstance(config["options"], dict):
+                raise DamageError("config.json is no configuration of a measurement")
+            own = folder_of(root, artefact.name, scale, str(config["measurement"]), config["options"])
+            if own.path.name != path.name:
+                raise DamageError(f"config.json is not that of this folder: it would be called {own.path.name}")
+            if path.name not in wanted:
+                raise DamageError(f"another protocol: {artefact.name} at scale {scale} is {wanted[0]}")
+            found[path.name] = _section(artefact, scale, path)
+        except DamageError as error:
+            left_out[path] = str(error)
+    shown, *others = [name for name in wanted if name in found] or [""]
+    left_out |= {place / name: f"an earlier protocol: {shown} is shown" for name in others}
+    return found.get(shown), left_out
+
+
+def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
+    if not (path / "result.json").exists():
+        verdicts = tuple(undecided(claim, "The measurement is not finished.") for claim in artefact.claims)
+        notes = ("The measurement is not finished.",)
+        return Section(artefact, scale, pd.DataFrame(), verdicts=verdicts, notes=notes, unfinished=(path,))
+    result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
+    show: Callable[[MeasuredArtefact, str, Result], _Shown] = {"landscape": _landscape, "time-cost": _time_cost}[
+        artefact.measurement
+    ]
+    try:
+        shown = show(artefact, f"{artefact.name}-{scale}", result)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamageError(f"result.json is not what the measurement writes ({error!r})") from None
+    return Section(
+        *(artefact, scale, pd.DataFrame()),
+        table=shown.table,
+        plots=shown.plots,
+        verdicts=shown.verdicts,
+        notes=(f"Scale {scale}.", *shown.notes),
+        landscapes=result if artefact.measurement == "landscape" else None,
+        environments=(environment,),
+        measurement=path,
+    )
+
+
+# --- figure 1
+
+
+def _landscape(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+    """The curves over alpha and the verdicts; ValueError where closed form and measurement do not agree.
+
+    The condition numbers are drawn with the surfaces.
+    """
+    _check_landscape(result)
+    at_minimum, projected = (result[part]["largest_eigenvalue"]["measured"] for part in ("minimum", "projected"))
+    alpha = tuple(result["alpha"])
+    curves = tuple(
+        Curve(Row(look, title, look), alpha, tuple(values), tuple(values), tuple(values), 1)
+        for look, title, values in (
+            (_NORMAL, "at a minimum, scaled", at_minimum),
+            ("pbwn", "after projection", projected),
+        )
+    )
+    title = "Largest eigenvalue of the Hessian: steps of gradient descent have to stay below 2 over it"
+    plot = Plot(f"{prefix}-largest-eigenvalue", title, "alpha", "largest eigenvalue", curves, True, True, main=True)
+    return _Shown(None, (plot,), tuple(_conditioning(claim, result) for claim in artefact.claims))
+
+
+def _conditioning(claim: Claim, result: Result) -> Verdict:
+    assert isinstance(claim.criterion, Conditioned)
+    alpha = result["alpha"]
+    scaled, projected = (result[name]["condition"]["measured"] for name in ("general", "projected"))
+    if claim.criterion.what == "scaled":
+        holds = all(after > before for before, after in pairwise(scaled))
+        words = (
+            f"The condition number goes from {scaled[0]:.3g} at alpha = {alpha[0]:g} to {scaled[-1]:.3g} at alpha = "
+            f"{alpha[-1]:g}{', growing at every step' if holds else ''}. Computed exactly: there is no interval."
+        )
+    else:
+        worst = max(projected)
+        holds = worst <= scaled[0]
+        words = (
+            f"After projection it is at most {worst:.3g} for every alpha, {scaled[0]:.3g} at equal magnitude. Of two "
+            f"directions the projection leaves {max(result['projected']['directions_left'])}, and one direction has "
+            "the condition number 1: with a single input this follows from the projection itself. Computed exactly: "
+            "there is no interval."
+        )
+    return Verdict(claim, "holds" if holds else "does not hold", words)
+
+
+def _check_landscape(result: Result) -> None:
+    for name in ("general", "projected"):
+        analytic, measured = (result[name]["condition"][way] for way in ("analytic", "measured"))
+        for one, other in zip(analytic, measured, strict=True):
+            if not isclose(one, other, rel_tol=_AGREEMENT):
+                raise ValueError(f"condition numbers in closed form and as measured differ: {one} and {other}")
+        if len(analytic) != len(result["alpha"]):
+            raise ValueError(f"{len(analytic)} condition numbers for {len(result['alpha'])} values of alpha")
+    for surface in result["surfaces"]:
+        rows = [len(row) for row in surface["loss"]]
+        if rows != [len(surface["w1"])] * len(surface["w2"]):
+            raise ValueError(f"the surface {surface['name']} is not a full grid")
+
+
+# --- table 5
+
+
+def _time_cost(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+    """The table of percentages and hours, and the verdicts; ValueError where they do not follow from the times."""
+    _check_times(result)
+    assert artefact.table is not None
+    times = _Times(artefact.table, result)
+    verdicts = [verdict for claim in artefact.claims for verdict in times.on(claim)]
+    return _Shown(times.table(), (), tuple(verdicts), times.notes())
+
+
+class _Times:
+    """Table 5's measurement beside the paper's hours."""
+
+    def __init__(self, paper: PaperTable, result: Result) -> None:
+        self.paper, self.result = paper, result
+        self.titles = dict(paper.rows)
+        for part in result["networks"].values():
+            self.titles |= {key: method(key).title for key in part["methods"] if key not in self.titles}
+
+    def table(self) -> Table:
+        """Medians over rounds; the paper's percentages follow from its hours."""
+        columns = [
+            Column(f"{column.title}, {ending}", column.value, kind)
+            for kind, ending in _COSTS.items()
+            for column in self.paper.columns
+        ]
+        rows = tuple(Row(key, title, key) for key, title in self.titles.items())
+        cells = {
+            (row.key, column): Cell(self._ours(row.key, column), self._paper(row.key, column))
+            for row in rows
+            for column in columns
+        }
+        return Table(
+            *(rows, tuple(columns), cells),
+            unit="time over normal training (%), the projection's own time in a step (% of a normal one), and hours",
+            ours="median (rounds)",
+            drawn="every round, and the median (line)",
+            undrawn=frozenset({"hours"}),
+        )
+
+    def on(self, claim: Claim) -> list[Verdict]:
+        """The verdicts on a claim, for each network that was timed."""
+        criterion = claim.criterion
+        columns = [column for column in self.paper.columns if column.value in self.result["networks"]]
+        if isinstance(criterion, Costs):
+            timed = [column for column in columns if criterion.row in self._methods(column.value)]
+            found = [self._cost(claim, criterion, column) for column in timed]
+            return found or [undecided(claim, f"{method(criterion.row).title} was not timed.")]
+        assert isinstance(criterion, Better)
+        [than] = criterion.than
+        return [self._shorter(claim, row, than, column) for column in columns for row in criterion.rows]
+
+    def notes(self) -> tuple[str, ...]:
+        """What the times depend on: the batches, and what else the machine was doing."""
+        parts = list(self.result["networks"].values())
+        batches = " and ".join(str(size) for size in sorted({part["batch_size"] for part in parts}))
+        found = [
+            f"Timed with batches of {batches}.",
+            "Percentages are medians of ratios within a round, hours are medians of times: on a noisy machine, the "
+            "ones do not follow from the others.",
+        ]
+        load, cores = (parts[0]["machine"].get(name) for name in ("load before", "cores"))
+        if load is not None and cores:
+            busy = ": other programs were running, which widens the intervals" if load > 0.75 * cores else ""
+            found.append(f"Load in the minute before the first round: {load:.1f} on {cores} cores{busy}.")
+        return tuple(found)
+
+    def _methods(self, network: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.result["networks"].get(network, {}).get("methods", {})
+        return found
+
+    def _ours(self, name: str, column: Column) -> Summary | None:
+        found = self._methods(column.value).get(name)
+        if found is None or (column.metric == "own" and not found["projection_seconds"]):
+            return None
+        if column.metric == "relative":
+            values = percentages(self.result, column.value, name)
+            return Summary(tuple(values), found["percent_over_normal"]["value"], None)
+        if column.metric == "own":  # a median alone was kept
+            return Summary((found["projection_percent"],) * len(found["seconds"]), found["projection_percent"], None)
+        part = self.result["networks"][column.value]
+        return Summary(tuple(_hours(part, seconds) for seconds in found["seconds"]), found["hours"], None)
+
+    def _paper(self, name: str, column: Column) -> Number | None:
+        title = self._title(column.value)
+        if name not in self.paper.rows or column.metric == "own":
+            return None
+        return self.paper.numbers[name, title] if column.metric == "hours" else Number(self._over_normal(name, title))
+
+    def _title(self, network: str) -> str:
+        return next(column.title for column in self.paper.columns if column.value == network)
+
+    def _over_normal(self, name: str, title: str) -> float:
+        hours, normal = (self.paper.numbers[key, title].value for key in (name, _NORMAL))
+        return 100 * (hours / normal - 1)
+
+    def _cost(self, claim: Claim, criterion: Costs, column: Column) -> Verdict:
+        values = percentages(self.result, column.value, criterion.row)
+        interval = _interval(values)
+        outcome: Outcome = "not enough runs"
+        if interval and criterion.most is not None:
+            inside, outside = interval.high <= criterion.most, interval.low > criterion.most
+            outcome = "holds" if inside else "does not hold" if outside else outcome
+        if interval and criterion.least is not None:
+            inside, outside = interval.low >= criterion.least, interval.high < criterion.least
+            outcome = "holds" if inside else "does not hold" if outside else outcome
+        names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
+        printed = criterion.row if criterion.row in self.paper.rows else "pbwn-riem"  # the paper times no other form
+        theirs = digits(self._over_normal(printed, column.title))
+        words = (
+            f"{names[0]} takes {_more(median(values))} time than {names[1]} on {column.title} ({_span(interval)}; "
+            f"median of {len(values)} rounds). The paper's hours say {theirs} %."
+        )
+        return _verdict(claim, outcome, values, interval, words, names)
+
+    def _shorter(self, claim: Claim, row: str, than: str, column: Column) -> Verdict:
+        sides = [percentages(self.result, column.value, name) for name in (row, than)]
+        values = [ours - theirs for ours, theirs in zip(*sides, strict=True)]
+        interval = _interval(values)
+        counts = (len(values), len(values))
+        outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
+        names = (self.titles[row], self.titles[than], column.title)
+        words = (
+            f"{names[0]} takes {_more(median(values))} of a normal step's time than {names[1]} on {column.title} "
+            f"({_span(interval)}; median of {len(values)} rounds)."
+        )
+        return _verdict(claim, outcome, values, interval, words, names)
+
+
+def percentages(result: Result, network: str, name: str) -> list[float]:
+    """By how many percent a step took longer than the normal one of the same round."""
+    methods = result["networks"][network]["methods"]
+    pairs = zip(methods[name]["seconds"], methods[_NORMAL]["seconds"], strict=True)
+    return [100 * (mine / normal - 1) for mine, normal in pairs]
+
+
+def _verdict(
+    claim: Claim,
+    outcome: Outcome,
+    values: Sequence[float],
+    interval: Interval | None,
+    words: str,
+    names: tuple[str, str, str],
+) -> Verdict:
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return Verdict(claim, outcome, words, median(values), low, high, (len(values), len(values)), *names)
+
+
+def _interval(values: list[float]) -> Interval | None:
+    found = median_with_interval(values)
+    if found["value"] is None or found["low"] is None or found["high"] is None:
+        return None
+    return Interval(found["value"], found["low"], found["high"])
+
+
+def _hours(part: Mapping[str, Any], seconds: float) -> float:
+    return float(seconds * part["steps_per_epoch"] * part["epochs"] / 3600)
+
+
+def _more(percent: float) -> str:
+    return f"{digits(abs(percent))} % {'less' if percent < 0 else 'more'}"
+
+
+def _span(interval: Interval | None) -> str:
+    if interval is None:
+        return "too few rounds for an interval"
+    return f"95 % interval {digits(interval.low)} to {digits(interval.high)}"
+
+
+def _check_times(result: Result) -> None:
+    for network, part in result["networks"].items():
+        for name, found in part["methods"].items():
+            stated = found["percent_over_normal"]["value"]
+            follows = median(percentages(result, network, name))
+            if not isclose(stated, follows, rel_tol=1e-9, abs_tol=1e-9):
+                raise ValueError(f"{network}, {name}: {stated} % is stated, {follows} % follows from the times")
+            hours = _hours(part, median(found["seconds"]))
+            if not isclose(found["hours"], hours, rel_tol=1e-9):
+                raise ValueError(f"{network}, {name}: {found['hours']} hours are stated, {hours} follow from the times")

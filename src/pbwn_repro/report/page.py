@@ -1,0 +1,285 @@
+"""The report as one page of HTML that needs nothing but itself, and as all the files beside it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+import pbwn
+from pbwn_repro.catalog import SCALES
+from pbwn_repro.catalog.artefact import Column
+from pbwn_repro.metrics import METRICS
+from pbwn_repro.report.figures import MINUS, Drawing, drawings
+from pbwn_repro.report.markdown import (
+    CAUTIONS,
+    RULES,
+    best_settings,
+    comma_separated,
+    latex,
+    markdown,
+    protocol,
+    texts,
+    whole,
+)
+from pbwn_repro.report.missing import ASSUMPTION, command, missing, needed
+from pbwn_repro.report.model import OUTCOMES, Outcome, Report, Section, Table, Verdict, heading, in_words, plural
+from pbwn_repro.report.palette import own_stroke, tones
+
+CITATION = """@article{huang2017projection,
+  title   = {Projection Based Weight Normalization for Deep Neural Networks},
+  author  = {Huang, Lei and Liu, Xianglong and Lang, Bo and Li, Bo},
+  journal = {arXiv preprint arXiv:1710.02338},
+  year    = {2017}
+}"""
+Drawn = dict[str, tuple[list[Drawing], list[Drawing]]]  # by the section's anchor
+_SINGLE = "\N{LEFT SINGLE QUOTATION MARK}\\1\N{RIGHT SINGLE QUOTATION MARK}"
+_EDGE = 5.0  # percent of a forest's width that stay free on each side
+
+
+def write(report: Report) -> Path:
+    """Write the report beside its runs; returns the path of its page."""
+    return write_files(report)[0]
+
+
+def write_files(
+    report: Report, place: Path | None = None, tell: Callable[[str], None] = lambda doing: None, *, pdf: bool = False
+) -> list[Path]:
+    """Write page, Markdown, tables and figures, beside the runs or elsewhere; returns the files, the page first.
+
+    `tell` hears what is being made.
+    """
+    if not report.shown:
+        found = "".join(f"\n  {path.relative_to(report.root)}: {reason}" for path, reason in report.left_out.items())
+        unusable = f" These were found and cannot be used:{found}" if found else ""
+        raise ValueError(
+            f"{report.root} holds no finished runs: make some with pbwn reproduce or pbwn train.{unusable}"
+        )
+    place = place or report.root
+    drawn: Drawn = {section.anchor: drawings(section) for section in report.shown}
+    tell("report.html")
+    files = [_written(place / "report.html", page(report, drawn)), _written(place / "report.md", whole(report))]
+    for section in report.shown:
+        tell(f"tables and figures of {section.anchor}")
+        if section.table is not None:
+            tables, name = place / "tables", section.anchor
+            files.append(_written(tables / f"{name}.md", markdown(section.table)))
+            files.append(_written(tables / f"{name}.csv", comma_separated(section.table)))
+            files.append(_written(tables / f"{name}.tex", latex(section.table, section.title)))
+        for drawing in chain(*drawn[section.anchor]):
+            files += drawing.write(place / "figures", pdf=pdf)
+    return files
+
+
+def page(report: Report, drawn: Drawn | None = None) -> str:
+    """Render the report; `drawn` are its figures, where they are drawn already."""
+    drawn = drawn or {section.anchor: drawings(section) for section in report.shown}
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            sections=[_view(section, *drawn[section.anchor]) for section in report.shown],
+            tallies=tallies(report),
+            runs=len({path for section in report.sections if len(section.runs) for path in section.runs.path}),
+            environments=environments(report),
+            missing=missing(report),
+            assumption=ASSUMPTION,
+            rules=RULES,
+            cautions=CAUTIONS,
+            left_out={_relative(path, report.root): reason for path, reason in report.left_out.items()},
+            root=report.root.name or "runs",
+            tones=tones(),
+            citation=CITATION,
+            version=pbwn.__version__,
+        )
+    )
+
+
+def _view(section: Section, figures: list[Drawing], inside: list[Drawing]) -> dict[str, Any]:
+    """A section as its template reads it."""
+    columns, lines = run_table(section)
+    rows = section.table.rows if section.table else ()
+    return {
+        "section": section,
+        "protocol": protocol(section),
+        "claims": [(decided, needed(decided, section)) for decided in section.claims],
+        "figures": figures,
+        "inside": inside,
+        "tones": {row.key: stroke.tone.name for row in rows if (stroke := own_stroke(row.look))},
+        "best": best(section.table),
+        "chosen": best_settings(section.table) if section.table else [],
+        "command": command(section),
+        "has_paper": section.table is not None and any(cell.paper for cell in section.table.cells.values()),
+        "run_columns": columns,
+        "run_lines": lines,
+    }
+
+
+def tallies(report: Report) -> dict[str, dict[str, int]]:
+    """How many claims came out how, by scale: what a scale says is not mixed with what another or a variant says."""
+    found = {scale: Counter[str]() for scale in reversed(SCALES)}
+    for section in report.shown:
+        if section.scale and not section.variant:
+            found[section.scale].update(decided.outcome for decided in section.claims)
+    return {
+        scale: {outcome: outcomes[outcome] for outcome in OUTCOMES if outcomes[outcome]}
+        for scale, outcomes in found.items()
+        if outcomes
+    }
+
+
+def best(table: Table | None) -> set[tuple[str, Column]]:
+    """Our best value in each column, where the paper's table marks its best too and there is more than one."""
+    if table is None or not any(cell.paper and cell.paper.bold for cell in table.cells.values()):
+        return set()
+    found: set[tuple[str, Column]] = set()
+    for column in table.columns:
+        sign = METRICS[column.metric].sign
+        # Fewer runs that diverge are better than any mean.
+        ranks = {
+            place: (cell.ours.diverged / (cell.ours.diverged + cell.ours.count), sign * cell.ours.mean)
+            for place, cell in table.cells.items()
+            if place[1] == column and cell.ours and cell.ours.values
+        }
+        if len(ranks) > 1:
+            found |= {place for place, rank in ranks.items() if rank == min(ranks.values())}
+    return found
+
+
+def run_table(section: Section) -> tuple[list[str], list[list[str]]]:
+    """The section's runs: what tells them apart, and what each gave."""
+    runs = section.runs
+    if runs.empty:
+        return [], []
+    axes = [axis.name for axis in section.artefact.axes(section.scale or "paper")]  # type: ignore[attr-defined]
+    results = [name for name in ("deviation", "steps") if any(result.get(name) is not None for result in runs.result)]
+    metrics = [name for name in METRICS if name in runs and runs[name].notna().any()]
+    columns = [*axes, "seed", *(METRICS[name].label for name in metrics), *results, "folder"]
+    lines = [
+        [
+            *(_text(run[name]) for name in (*axes, "seed", *metrics)),
+            *(_text(run["result"].get(name)) for name in results),
+            run["path"].name,
+        ]
+        for run in runs.to_dict("records")
+    ]
+    return columns, lines
+
+
+def environments(report: Report) -> list[dict[str, Any]]:
+    """The machines and versions that runs were made with, those of most runs first."""
+    made: dict[Path, Any] = {}
+    for section in report.sections:
+        if len(section.runs):
+            made |= dict(zip(section.runs.path, section.runs.environment, strict=True))
+        if section.measurement:
+            made[section.measurement] = section.environments[0]
+    found: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for environment in made.values():
+        facts = {name: value for name, value in environment.items() if name not in ("code", "data")}
+        found[tuple(sorted(_flat(facts).items()))] += 1
+    return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
+
+
+# --- differences as lines around zero
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where a comparison's limits, difference and single pairs lie, in percent of the width."""
+
+    low: float
+    middle: float
+    high: float
+    dots: tuple[float, ...]
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The differences of several comparisons on one scale."""
+
+    zero: float
+    lines: tuple[Line, ...]
+
+
+def forest(verdicts: Sequence[Verdict]) -> Forest | None:
+    """Lay out all differences that are known on one scale with zero in sight; None if none is known."""
+    known = [verdict for verdict in verdicts if verdict.difference is not None]
+    if not known:
+        return None
+    ends = [
+        value for each in known for value in (each.low, each.difference, each.high, *each.dots) if value is not None
+    ]
+    start = min(0.0, *ends)
+    width = (max(0.0, *ends) - start) or 1.0
+
+    def place(value: float) -> float:
+        return round(_EDGE + (100 - 2 * _EDGE) * (value - start) / width, 1)
+
+    lines = []
+    for each in known:
+        middle = each.difference or 0.0
+        low, high = (middle if value is None else value for value in (each.low, each.high))
+        lines.append(Line(place(low), place(middle), place(high), tuple(map(place, each.dots)), each.outcome))
+    return Forest(place(0.0), tuple(lines))
+
+
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("pbwn_repro.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    templates.filters |= {
+        "capitalise": lambda text: text[:1].upper() + text[1:],
+        "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
+        "forest": forest,
+        "heading": heading,
+        "in_words": lambda outcome, preliminary: in_words(outcome, preliminary=preliminary),
+        "plural": plural,
+        "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
+        "signed": lambda value: f"{value:+.3g}".replace("-", MINUS),
+        "slug": lambda text: text.replace(" ", "-"),
+        "texts": lambda cell, median: texts(cell, median=median),
+    }
+    return templates
+
+
+def _relative(path: Path, root: Path) -> str:
+    """A folder as seen from the report's own, so that pages do not tell where they were made."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+
+
+def _flat(facts: dict[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in facts.items():
+        flat |= {key: str(each) for key, each in value.items()} if isinstance(value, dict) else {name: str(value)}
+    return flat
+
+
+def _title(facts: dict[str, str]) -> str:
+    known = [facts.get("processor") or facts.get("device", "unknown machine"), f"torch {facts.get('torch', 'unknown')}"]
+    threads = facts.get("threads")
+    return ", ".join([*known, *([f"{threads} thread{'' if threads == '1' else 's'}"] if threads else [])])
+
+
+def _text(value: Any) -> str:
+    if value is None or value != value:
+        return "\N{EN DASH}"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path

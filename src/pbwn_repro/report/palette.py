@@ -1,0 +1,94 @@
+"""Colours and line styles: one of each for every method, in all figures, told apart by colour-blind readers too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Dashes = tuple[float, tuple[float, ...]]
+SOLID: Dashes = (0, ())
+
+
+@dataclass(frozen=True)
+class Tone:
+    """A colour on white, and the one that takes its place on black; `name` is that of its CSS variable."""
+
+    name: str
+    light: str
+    dark: str
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """How a curve is drawn."""
+
+    tone: Tone
+    dashes: Dashes = SOLID
+    width: float = 1.6
+
+
+INK = Tone("ink", "#1a1d21", "#e9ecf0")
+MUTED = Tone("muted", "#5b6470", "#a3adba")
+GRID = Tone("grid", "#e3e6ea", "#333a43")
+PAPER = Tone("surface", "#fffefd", "#171b20")
+
+METHODS: Mapping[str, Stroke] = {
+    "normal": Stroke(Tone("normal", "#6b7178", "#a7b0ba"), (0, (5, 1.6))),
+    "wn": Stroke(Tone("wn", "#c65102", "#f79a55"), (0, (7, 1.6, 1.4, 1.6))),
+    "pbwn-riem": Stroke(Tone("pbwn-riem", "#a02c8d", "#e68fd6"), (0, (3, 1.2))),
+    "pbwn": Stroke(Tone("pbwn", "#1565c0", "#6fb3ff"), SOLID, 2.0),
+    "pbwn-epoch": Stroke(Tone("pbwn-epoch", "#0a8562", "#3ecf9f"), (0, (1.2, 1.0)), 2.0),
+    "pbwn-riem-nxn": Stroke(Tone("pbwn-riem-nxn", "#6d3fa8", "#bb98ee"), (0, (3, 1.2, 1.2, 1.2))),
+    "unit-start": Stroke(Tone("unit-start", "#7a5230", "#d3a67d"), (0, (5, 1.6, 1.2, 1.6))),
+    "normal-lr-0.2": Stroke(Tone("normal-twice", "#41464d", "#cdd4db"), (0, (2.4, 1.6))),
+    "max-norm": Stroke(Tone("max-norm", "#8a6d00", "#d9bc4a"), (0, (9, 2))),
+}
+# By the interval between projections: a tone for each, up to that interval.
+INTERVALS: Mapping[int, Stroke] = {
+    5: Stroke(Tone("interval-5", "#4a55b8", "#93a0ff"), (0, (7, 1.4))),
+    10: Stroke(Tone("interval-10", "#7b3fae", "#c298f5"), (0, (5, 1.4))),
+    20: Stroke(Tone("interval-20", "#b32d78", "#f08cc0"), (0, (3, 1.2))),
+    50: Stroke(Tone("interval-50", "#c9422b", "#ff9479"), (0, (5, 1.4, 1.2, 1.4))),
+    100: Stroke(Tone("interval-100", "#916400", "#e6b84d"), (0, (1.2, 1.0)), 2.0),
+}
+OTHERS: Sequence[Stroke] = (
+    Stroke(Tone("other-1", "#1b6fa8", "#76b7ea")),
+    Stroke(Tone("other-2", "#d1571b", "#fba067"), (0, (5, 1.6))),
+    Stroke(Tone("other-3", "#11806a", "#4cc9ac"), (0, (3, 1.2))),
+    Stroke(Tone("other-4", "#9a3a94", "#dd93d8"), (0, (7, 1.6, 1.4, 1.6))),
+    Stroke(Tone("other-5", "#806600", "#d0b445"), (0, (1.2, 1.0))),
+)
+# The heights of a landscape, low to high.
+LEVELS: Sequence[Tone] = tuple(
+    Tone(f"level-{position}", light, dark)
+    for position, (light, dark) in enumerate(
+        zip(
+            ("#0d3b70", "#17579b", "#2f76bd", "#5896d0", "#82b3de", "#a9cce9", "#cbe0f1", "#e6f0f8"),
+            ("#cfe6ff", "#9ccbff", "#6dadf0", "#4a8dd2", "#346fae", "#275689", "#1e4166", "#193149"),
+            strict=True,
+        )
+    )
+)
+
+
+def strokes(methods: Sequence[str]) -> dict[str, Stroke]:
+    """A stroke for each method: its own, that of its interval, or one of the others in their order."""
+    others = [name for name in methods if own_stroke(name) is None]
+    return {name: own_stroke(name) or OTHERS[others.index(name) % len(OTHERS)] for name in methods}
+
+
+def own_stroke(name: str) -> Stroke | None:
+    """The stroke that a method, or a method with an interval, has everywhere; None for all others."""
+    interval = re.fullmatch(r"pbwn-t(\d+)", name)
+    if interval:
+        below = [limit for limit in INTERVALS if limit >= int(interval[1])]
+        return INTERVALS[below[0] if below else max(INTERVALS)]
+    return METHODS.get(name)
+
+
+def tones() -> list[Tone]:
+    """Every tone, each once, as the page's style sheet defines them."""
+    drawn = [*METHODS.values(), *INTERVALS.values(), *OTHERS]
+    found = [INK, MUTED, GRID, PAPER, *(stroke.tone for stroke in drawn), *LEVELS]
+    return list({tone.name: tone for tone in found}.values())

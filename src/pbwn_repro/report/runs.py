@@ -1,0 +1,278 @@
+"""All run folders as one table: a row for each run, with its configuration, its metrics and the curves behind them.
+
+    path, home, scale    the folder; the artefact that keeps it ('train' for a user's own runs), and at which scale
+    state, seed          done, diverged or unfinished
+    config, environment, result, history      what its files hold
+    identity             what its configuration has in common with other seeds and other copies of the data
+    <metric> ...         a column for each of `METRICS`: a number where the run is done
+
+What cannot be trusted is in no row, but named with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact
+from pbwn_repro.catalog.artefact import identity
+from pbwn_repro.config import ConfigError, RunConfig, read_config
+from pbwn_repro.metrics import METRICS, Metric, metric_of
+from pbwn_repro.report.statistics import mean
+from pbwn_repro.runs.folder import RunFolder, is_version_1
+
+OWN = "train"  # the home of runs that belong to no artefact
+COLUMNS = (
+    *("path", "home", "scale", "state", "seed", "config", "environment", "result", "history", "identity"),
+    *METRICS,
+)
+_COUNTS = ("best_step", "steps", "skipped_steps")
+_MOST_STEPS = 10**9
+_OTHERS = ("run", "deviation", "deviation_exported", "parameters", "constrained_weights")
+
+
+class DamageError(Exception):
+    """A folder that cannot be trusted, with the reason."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The lines of metrics.jsonl: of the loss (step, mean since the line before) and of evaluations, in order.
+
+    Where no step had a finite loss, there is no line of it.
+    """
+
+    losses: tuple[tuple[int, float], ...] = ()
+    evaluations: tuple[Mapping[str, Any], ...] = ()
+
+    @cached_property
+    def steps_per_epoch(self) -> float:
+        """How many steps an epoch has; not a whole number where a run ends within one."""
+        last = self.evaluations[-1]
+        return float(last["step"] / last["epoch"])
+
+    @property
+    def losses_of_last_epoch(self) -> list[float]:
+        """The training loss by the last epoch's lines."""
+        start = self.evaluations[-1]["step"] - self.steps_per_epoch
+        return [loss for step, loss in self.losses if step > start]
+
+    @property
+    def final_loss(self) -> float:
+        """The training loss averaged over the last epoch's lines."""
+        return mean(self.losses_of_last_epoch)
+
+    @property
+    def mean_loss(self) -> float:
+        """The training loss averaged over the whole run: the sooner it falls, the lower it is."""
+        return mean([loss for _, loss in self.losses])
+
+    @property
+    def early_jump(self) -> float:
+        """The largest rise of the loss from one line to the next within the first epoch; 0 if it only falls."""
+        early = [loss for step, loss in self.losses if step <= self.steps_per_epoch]
+        return max((later - before for before, later in pairwise(early)), default=0.0)
+
+    def losses_by_epoch(self) -> list[tuple[float, float]]:
+        """The training loss averaged over each epoch's lines; a line counts where it ends."""
+        epochs: dict[int, list[float]] = {}
+        for step, loss in self.losses:
+            epochs.setdefault(max(1, -int(-step // self.steps_per_epoch)), []).append(loss)
+        return [(float(epoch), mean(losses)) for epoch, losses in sorted(epochs.items())]
+
+    def evaluation_at(self, step: int) -> Mapping[str, Any]:
+        """The evaluation after a step."""
+        return next((line for line in self.evaluations if line["step"] == step), {})
+
+
+def read_runs(root: Path) -> tuple[pd.DataFrame, dict[Path, str]]:
+    """The table of all training runs below `root`, and the folders that were left out, with the reason."""
+    rows, left_out = [], {}
+    for home, scale, path in _folders(root):
+        try:
+            rows.append({"path": path, "home": home, "scale": scale, **_read_run(path)})
+        except DamageError as error:
+            left_out[path] = str(error)
+    return pd.DataFrame(rows, columns=list(COLUMNS)), left_out
+
+
+def folders_in(place: Path) -> list[Path]:
+    """The folders at a place, in order, but for hidden ones."""
+    return [path for path in sorted(place.iterdir()) if path.is_dir() and path.name[0] != "."] if place.is_dir() else []
+
+
+def _folders(root: Path) -> Iterator[tuple[str, str, Path]]:
+    for name, artefact in KNOWN.items():
+        if not isinstance(artefact, MeasuredArtefact):
+            for scale in SCALES:
+                yield from ((name, scale, path) for path in folders_in(root / name / scale))
+    yield from ((OWN, "", path) for path in folders_in(root / OWN) if (path / "config.json").exists())
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    """A row of the table; DamageError names what is wrong with the folder."""
+    folder = RunFolder(path)
+    config = _config(folder)
+    row: dict[str, Any] = {"config": config, "seed": config.seed, "identity": identity(config), "state": "unfinished"}
+    row |= {"environment": {}, "result": {}, "history": History()}
+    if folder.result.exists():
+        metric = metric_of(config.model)
+        result = _result(folder, config, metric)
+        try:
+            history = read_history(folder.metrics, config, result["steps"])
+            _compare(result, history, metric)
+        except FileNotFoundError:
+            raise DamageError("metrics.jsonl is missing") from None
+        except (ValueError, ArithmeticError, OSError) as error:
+            raise DamageError(str(error)) from None
+        row |= {"state": "done", "result": result, "history": history, **_metrics(result, history, metric)}
+    elif folder.diverged.exists():
+        row |= {"state": "diverged", "result": read_json(folder.diverged)}
+    if row["state"] != "unfinished":
+        row["environment"] = read_environment(folder.environment)
+    return row
+
+
+def _metrics(result: Mapping[str, Any], history: History, metric: Metric) -> dict[str, float]:
+    at_best = history.evaluation_at(result["best_step"])
+    return {
+        metric.name: float(result[metric.name]),
+        metric.best: float(result[metric.best]),
+        **{column: float(at_best.get(field, math.nan)) for column, field in metric.beside.items()},
+        "final_training_loss": history.final_loss,
+        "mean_training_loss": history.mean_loss,
+        "early_jump": history.early_jump,
+    }
+
+
+def _config(folder: RunFolder) -> RunConfig:
+    fields = read_json(folder.config)
+    if is_version_1(fields):
+        raise DamageError(f"written by an earlier version: run `pbwn migrate {folder.path.parent}`")
+    try:
+        config = read_config(fields)
+    except (ConfigError, ValueError) as error:
+        raise DamageError(f"config.json is no configuration of a run that this version knows ({error})") from None
+    if config.run_name != folder.path.name:
+        raise DamageError(f"config.json is not that of this folder: its run would be called {config.run_name}")
+    return config
+
+
+def _result(folder: RunFolder, config: RunConfig, metric: Metric) -> dict[str, Any]:
+    result = read_json(folder.result)
+    numbers = (metric.name, metric.exported, metric.best)
+    missing = [name for name in (*numbers, *_COUNTS, *_OTHERS) if name not in result]
+    if missing:
+        raise DamageError(f"result.json lacks {', '.join(missing)}")
+    if result["run"] != config.hash:
+        raise DamageError(f"result.json belongs to the run {str(result['run'])[:8]}, not to {config.hash[:8]}")
+    for name in numbers:
+        if isinstance(result[name], bool) or not isinstance(result[name], int | float) or not _is_finite(result[name]):
+            raise DamageError(f"result.json: {name} is {_short(result[name])}, not a number")
+    for name in _COUNTS:
+        if isinstance(result[name], bool) or not isinstance(result[name], int) or not 0 <= result[name] <= _MOST_STEPS:
+            raise DamageError(f"result.json: {name} is {_short(result[name])}, not a number of steps")
+    return result
+
+
+def _compare(result: Mapping[str, Any], history: History, metric: Metric) -> None:
+    """The numbers that tables show stand twice, in the result and in the metrics: both have to agree."""
+    last = history.evaluations[-1]
+    best = min(history.evaluations, key=lambda line: (metric.sign * line[metric.name], line["step"]))
+    twice = {
+        metric.name: last[metric.name],
+        **{name: last.get(name) for name in metric.beside.values()},
+        metric.best: best[metric.name],
+        "best_step": best["step"],
+    }
+    for name, logged in twice.items():
+        if result.get(name) != logged:
+            raise ValueError(f"result.json says {name} {result.get(name)}, metrics.jsonl says {logged}")
+
+
+def read_history(path: Path, config: RunConfig, steps: int) -> History:
+    """Read a finished run's metrics; ValueError says what is missing or wrong in them."""
+    metric = metric_of(config.model)
+    losses: list[tuple[int, float | None]] = []
+    evaluations: list[dict[str, Any]] = []
+    for number, text in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            line = json.loads(text)
+            if "loss" in line:
+                losses.append((int(line["step"]), None if line["loss"] is None else _finite(line["loss"])))
+            else:
+                evaluations.append(_evaluation(line, metric))
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            raise ValueError(f"{path.name} cannot be read at line {number}") from None
+    expected = [*range(config.log_every, steps + 1, config.log_every)]
+    if steps % config.log_every:
+        expected.append(steps)
+    if [step for step, _ in losses] != expected:
+        raise ValueError(f"{path.name} holds {len(losses)} lines of the loss, not the {len(expected)} of {steps} steps")
+    if not evaluations or evaluations[-1]["step"] != steps:
+        raise ValueError(f"{path.name} does not hold the evaluation after the last step")
+    history = History(tuple((step, loss) for step, loss in losses if loss is not None), tuple(evaluations))
+    if not history.losses_of_last_epoch:
+        raise ValueError(f"{path.name} holds no loss of the last epoch: none was finite")
+    return history
+
+
+def _evaluation(line: dict[str, Any], metric: Metric) -> dict[str, Any]:
+    optional = {*metric.beside.values(), "deviation"}.intersection(line)
+    numbers = {name: _finite(line[name]) for name in ("epoch", metric.name, *optional)}
+    if numbers["epoch"] <= 0:
+        raise ValueError("an evaluation comes after a step")
+    norms = (
+        {"weight_norms": [_finite(line["weight_norms"][part]) for part in range(5)]} if "weight_norms" in line else {}
+    )
+    return {"step": int(line["step"]), **numbers, **norms}
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """What a run was made with; DamageError where its parts are not what they have to be."""
+    found = read_json(path)
+    for part in ("code", "data", "packages"):
+        if not isinstance(found.get(part, {}), dict):
+            raise DamageError(f"{path.name}: {part} holds no object")
+    if "data" in found and not {"name", "origin"} <= found["data"].keys():
+        raise DamageError(f"{path.name}: data lacks a name or an origin")
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object; DamageError names what is wrong with it."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DamageError(f"{path.name} is missing") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise DamageError(f"{path.name} cannot be read ({error})") from None
+    if not isinstance(found, dict):
+        raise DamageError(f"{path.name} holds no object")
+    return found
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not a number to average")
+    return number
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def _short(value: object) -> str:
+    return repr(value)[:40]

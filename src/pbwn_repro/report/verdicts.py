@@ -1,0 +1,491 @@
+"""What the runs say to each claim of the paper: a function of the cells and the catalog, with intervals and in words.
+
+A claim holds only if each of its comparisons does, which needs no correction for their number: to claim it wrongly, all
+have to err. That it does not hold takes one comparison alone, so there their number counts: the interval with which one
+speaks against the claim has the confidence 1 - 0.05 / n among n comparisons (Bonferroni's, which is the first step of
+Holm's and the only one that matters for whether any speaks against it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import inf, isclose, nan
+
+from pbwn_repro.catalog import Column, Number
+from pbwn_repro.catalog.claims import Alike, BestSetting, Better, Claim, Grows, Higher, MostlyBest, NotWorse
+from pbwn_repro.metrics import METRICS, Metric
+from pbwn_repro.report.cells import Cells
+from pbwn_repro.report.model import Outcome, Verdict
+from pbwn_repro.report.statistics import (
+    CONFIDENCE,
+    ENOUGH,
+    Compared,
+    Interval,
+    Moments,
+    Values,
+    compare,
+    contrast,
+    diverging,
+    finite,
+    mean,
+    shared,
+)
+
+Comparison = Better | Higher | Alike | NotWorse
+NO_SPREAD = "two runs that agree to the digit say nothing of the spread"
+FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
+_GROWTH = (1, -1, -1, 1)  # (against - row) in the last column, minus the same in the first
+
+
+def verdicts(cells: Cells) -> tuple[Verdict, ...]:
+    """The verdicts on all claims that the paper makes of an artefact; at least one for each."""
+    found: list[Verdict] = []
+    for claim in cells.artefact.claims:
+        found += list(_on(claim, cells)) or [undecided(claim, "No runs to decide this yet.")]
+    return tuple(found)
+
+
+def undecided(claim: Claim, why: str) -> Verdict:
+    """The verdict on a claim that nothing was compared for."""
+    return Verdict(claim, "not enough runs", why)
+
+
+def _on(claim: Claim, cells: Cells) -> Iterator[Verdict]:
+    criterion = claim.criterion
+    if isinstance(criterion, Better | Higher | NotWorse):
+        pairs = [(row, against) for row in criterion.rows for against in criterion.than]
+        yield from _comparisons(claim, criterion, pairs, cells)
+    elif isinstance(criterion, Alike):
+        yield from _comparisons(claim, criterion, list(combinations(criterion.rows, 2)), cells)
+    elif isinstance(criterion, Grows):
+        yield from _growth(claim, criterion, cells)
+    elif isinstance(criterion, MostlyBest):
+        yield from _tally(claim, criterion, cells)
+    elif isinstance(criterion, BestSetting):
+        yield from _best_settings(claim, criterion, cells)
+
+
+# --- comparisons of two cells
+
+
+def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], cells: Cells) -> Iterator[Verdict]:
+    """A verdict for each pair in each column that has runs, and one for all columns that have none."""
+    rows = {row for pair in pairs for row in pair}
+    columns = cells.columns_for(criterion.metric, at_one_setting=isinstance(criterion, Alike))
+    begun = [column for column in columns if any(cells.at(row, column) for row in rows)]
+    number = len(begun) * len(pairs)
+    compared = (_compare(claim, criterion, *pair, column, cells, number) for column in begun for pair in pairs)
+    yield from _distinct(compared)
+    left = ", ".join(column.title for column in columns if column not in begun)
+    if begun and left:
+        yield replace(undecided(claim, f"No runs yet at {left}, of which the claim speaks too."), column=left)
+
+
+def _distinct(found: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Without those that repeat one: where the paper's setting is the best of ours too, the runs are the same."""
+    seen = set()
+    for verdict in found:
+        said = (verdict.row, verdict.against, verdict.outcome, verdict.difference, verdict.low, verdict.high)
+        if verdict.difference is None or said not in seen:
+            seen.add(said)
+            yield verdict
+
+
+def _compare(
+    claim: Claim, criterion: Comparison, row: str, against: str, column: Column, cells: Cells, number: int
+) -> Verdict:
+    ours, theirs = cells.values(row, column), cells.values(against, column)
+    compared = compare(ours, theirs)
+    level, metric = level_of(ours, theirs), METRICS[column.metric]
+    difference = compared.interval.difference if compared.interval else None
+    if compared.interval is None and ours and theirs:
+        difference = mean(list(ours.values())) - mean(list(theirs.values()))
+    outcome = decide(criterion, compared.interval, compared.counts, level, metric)
+    names = (cells.title(row), cells.title(against), column.title)
+    words = _sentence(criterion, names, compared, outcome, difference, level, metric)
+    strict = compare(ours, theirs, 1 - (1 - CONFIDENCE) / number)
+    firm = decide(criterion, strict.interval, compared.counts, level, metric) == outcome
+    tried = [chosen.tried if (chosen := cells.at(key, column)) else frozenset() for key in (row, against)]
+    searched = not cells.stated_value or column.value != cells.stated_value  # the paper's own setting is not
+    outcome, caution = _with_search(criterion, outcome, *tried)
+    # A loss that diverges is no argument against a claim that it rises.
+    spoken_for = {Higher: (), Alike: (row, against)}.get(type(criterion), (row,))
+    outcome, lost, is_lost = _with_losses(outcome, [(row, column), (against, column)], spoken_for, cells)
+    interval = compared.interval
+    return Verdict(
+        *(claim, outcome, words + caution + lost, difference),
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        counts=compared.counts,
+        row=names[0],
+        against=names[1],
+        column=names[2],
+        firm=firm or is_lost,
+        preliminary=min(compared.counts) < FEW or (searched and min(map(len, tried)) < cells.possible),
+        dots=compared.dots,
+        gap=_gap(criterion, difference, level),
+        beside=_beside(criterion, row, against, column, cells),
+        paper=compare_numbers(*(cells.number(key, column) for key in (row, against))),
+    )
+
+
+def decide(
+    criterion: Comparison, interval: Interval | None, counts: tuple[int, int], level: float, metric: Metric
+) -> Outcome:
+    """What an interval says to a criterion; `level` is the mean that a relative margin is a share of."""
+    if interval is None or says_nothing(interval, counts):
+        return "not enough runs"
+    if isinstance(criterion, Better | Higher):
+        return one_sided(interval, counts, lower=isinstance(criterion, Better) and metric.lower_is_better)
+    margin = margin_of(criterion, level)
+    if isinstance(criterion, NotWorse):
+        if interval.high < margin:
+            return "holds"
+        return "does not hold" if interval.low > margin else "not enough runs"
+    if interval.within(margin):
+        return "holds"
+    return "does not hold" if interval.beyond(margin) else "not enough runs"
+
+
+def one_sided(interval: Interval, counts: tuple[int, int], *, lower: bool) -> Outcome:
+    """Whether a difference is on the right side of zero; an interval that contains zero speaks for neither side."""
+    if says_nothing(interval, counts) or interval.contains_zero:
+        return "not enough runs"
+    return "holds" if (interval.high < 0) == lower else "does not hold"
+
+
+def says_nothing(interval: Interval, counts: tuple[int, int]) -> bool:
+    """Whether an interval has no width because two runs a side happen to agree to the digit."""
+    return isclose(interval.low, interval.high, rel_tol=1e-9) and min(counts) < ENOUGH
+
+
+def margin_of(criterion: Alike | NotWorse, level: float) -> float:
+    """What counts as the same, in the unit of the values."""
+    return criterion.margin * level if isinstance(criterion, Alike) and criterion.relative else criterion.margin
+
+
+def level_of(*sides: Values) -> float:
+    """The mean over both sides; not a number where neither has runs."""
+    means = [mean(list(values.values())) for values in sides if values]
+    return mean(means) if means else nan
+
+
+def compare_numbers(ours: Number | None, theirs: Number | None) -> Interval | None:
+    """The difference of two numbers of the paper, where it gives spreads and numbers of seeds."""
+    samples = [sample for number in (ours, theirs) if (sample := _moments(number))]
+    return contrast(samples, (1, -1)) if len(samples) == 2 else None
+
+
+def _moments(number: Number | None) -> Moments | None:
+    if number is None or number.spread is None or number.seeds is None or number.seeds < 2:
+        return None
+    return Moments(number.value, number.spread**2, number.seeds)
+
+
+def _gap(criterion: Comparison, difference: float | None, level: float) -> float | None:
+    if difference is None:
+        return None
+    if isinstance(criterion, Better | Higher):
+        return abs(difference)
+    margin = margin_of(criterion, level)
+    return abs(margin - (difference if isinstance(criterion, NotWorse) else abs(difference)))
+
+
+def _beside(criterion: Comparison, row: str, against: str, column: Column, cells: Cells) -> str:
+    """The other metric that a reader has to see with this one."""
+    if not isinstance(criterion, Better) or not criterion.beside:
+        return ""
+    other = replace(column, metric=criterion.beside)
+    values = [list(cells.values(key, other).values()) for key in (row, against)]
+    if not all(values):
+        return ""
+    ours, theirs = map(mean, values)
+    names = METRICS[criterion.beside].words
+    return f"The {names}: {digits(ours)} of {cells.title(row)}, {digits(theirs)} of {cells.title(against)}."
+
+
+def _with_search(
+    criterion: Comparison, outcome: Outcome, mine: Collection[object], theirs: Collection[object]
+) -> tuple[Outcome, str]:
+    """The best of many settings is not compared with that of few, unless it was to be lower and is not all the same."""
+    mine, theirs = set(mine), set(theirs)
+    if not mine or not theirs or mine == theirs:
+        return outcome, ""
+    loses = outcome == "does not hold" and theirs < mine and isinstance(criterion, Better | NotWorse)
+    words = f" It is the best of {len(mine)} and of {len(theirs)} settings"
+    return ("does not hold", f"{words}.") if loses else ("not enough runs", f"{words}, not the same: no verdict.")
+
+
+def _with_losses(
+    outcome: Outcome, places: Sequence[tuple[str, Column]], spoken_for: Collection[str], cells: Cells
+) -> tuple[Outcome, str, bool]:
+    """The outcome in the light of what diverged, what to add to its sentence, and whether that decided it.
+
+    No mean and no interval knows of runs that diverged. A claim that speaks for a row does not hold where that
+    diverges: it takes two runs in all to say so, as anything.
+    """
+    words, decided = "", False
+    for key, column in places:
+        if lost := cells.diverged(key, column):
+            place = f"{cells.title(key)}{f' at {column.title}' if column.title else ''}"
+            words += f" Not in it: {lost} {'run' if lost == 1 else 'runs'} of {place} that diverged."
+            decided |= key in spoken_for and lost + len(cells.values(key, column)) >= 2
+    return "does not hold" if decided else outcome, words, decided
+
+
+# --- claims on all cells of a row together
+
+
+def _growth(claim: Claim, criterion: Grows, cells: Cells) -> Iterator[Verdict]:
+    """Whether the gain of each row is larger in the last column than in the first."""
+    for row in criterion.rows:
+        columns = cells.columns_for(criterion.metric)
+        both = [column for column in columns if cells.at(row, column) and cells.at(criterion.than, column)]
+        if both:
+            yield _gain(claim, criterion, row, both, cells)
+
+
+def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: Cells) -> Verdict:
+    title, against = cells.title(row), cells.title(criterion.than)
+    first, *_, last = cells.columns_for(criterion.metric)
+    if first not in begun or last not in begun:
+        places = ", ".join(column.title for column in begun)
+        words = f"The gain of {title} over {against} is known at {places}; this takes {first.title} and {last.title}."
+        return replace(undecided(claim, words), row=title, against=against)
+    corners = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
+    later, earlier = (_gains(cells, row, criterion.than, column) for column in (last, first))
+    compared, strict = (compare(later, earlier, confidence) for confidence in _confidences(len(criterion.rows)))
+    place = f"{first.title} to {last.title}"
+    interval, counts = compared.interval, compared.counts
+    if interval is None:
+        words = f"The gain of {title} over {against} from {place}: {runs(counts)}, an interval needs two."
+        outcome, lost, _ = _with_losses("not enough runs", corners, (row,), cells)
+        return Verdict(claim, outcome, words + lost, counts=counts, row=title, against=against, column=place)
+    points = METRICS[criterion.metric].points
+    change = f"{digits(abs(interval.difference))} {points} {'larger' if interval.difference > 0 else 'smaller'}"
+    seen = "No significant difference: the" if interval.contains_zero else "The"
+    words = (
+        f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
+        f"({span(interval)}; {compared.kind}){f': {NO_SPREAD}' if says_nothing(interval, counts) else ''}."
+    )
+    found = one_sided(interval, counts, lower=False)
+    firm = strict.interval is not None and one_sided(strict.interval, counts, lower=False) == found
+    outcome, lost, is_lost = _with_losses(found, corners, (row,), cells)
+    return Verdict(
+        *(claim, outcome, words + lost, interval.difference, interval.low, interval.high, counts),
+        *(title, against, place),
+        firm=firm or is_lost,
+        preliminary=min(counts) < FEW,
+        dots=compared.dots,
+        gap=abs(interval.difference),
+        paper=_paper_growth(corners, cells),
+    )
+
+
+def _gains(cells: Cells, row: str, than: str, column: Column) -> Values:
+    """By how much a row is better than another, for each seed that both have."""
+    ours, theirs = cells.values(row, column), cells.values(than, column)
+    return {seed: theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())}
+
+
+def _paper_growth(places: list[tuple[str, Column]], cells: Cells) -> Interval | None:
+    samples = [sample for place in places if (sample := _moments(cells.number(*place)))]
+    return contrast(samples, _GROWTH) if len(samples) == len(_GROWTH) else None
+
+
+def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdict]:
+    """In how many columns a row has the best mean; fewer runs that diverge are better than any mean."""
+    columns = cells.columns_for(criterion.metric)
+    full = [column for column in columns if all(cells.at(row, column) for row in criterion.among)]
+    if not full:
+        return
+    title = cells.title(criterion.row)
+    best = [column for column in full if _is_best(criterion, column, cells)]
+    places = [(row, column) for column in full for row in criterion.among]
+    least = min(len(cells.values(*place)) + cells.diverged(*place) for place in places)
+    words = f"{title} has the {METRICS[criterion.metric].lowest} mean in {len(best)} of {len(full)} columns"
+    still_open = len(columns) - len(full)
+    if still_open and 2 * len(best) <= len(columns) < 2 * (len(best) + still_open):
+        words += f"; {still_open} of {len(columns)} are open"
+        outcome: Outcome = "not enough runs"
+    elif least < 2:
+        words += ", but with one run in some"
+        outcome = "not enough runs"
+    else:
+        outcome = "holds" if 2 * len(best) > len(columns) else "does not hold"
+    lost = sum(cells.diverged(*place) for place in places)
+    words += f" (fewer runs that diverge come before a lower mean; {lost} of all diverged)" if lost else ""
+    yield Verdict(claim, outcome, f"{words}.", counts=(least, least), row=title, preliminary=least < FEW)
+
+
+def _is_best(criterion: MostlyBest, column: Column, cells: Cells) -> bool:
+    sign = METRICS[column.metric].sign
+
+    def rank(row: str) -> tuple[float, float]:
+        values, lost = list(cells.values(row, column).values()), cells.diverged(row, column)
+        return lost / (lost + len(values)), sign * mean(values) if values else inf
+
+    return rank(criterion.row) == min(map(rank, criterion.among)) < (1, inf)
+
+
+@dataclass(frozen=True)
+class _Duel:
+    """The stated setting against another one; of the runs of both, those that diverged."""
+
+    rival: float
+    outcome: Outcome
+    compared: Compared
+    lost: tuple[int, int]
+    advantage: tuple[float, float]  # of the rival: the share of runs that it loses less, and by how much it is lower
+    difference: float | None = None
+    firm: bool = True
+
+
+_AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  # by what they say against a claim
+
+
+def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterator[Verdict]:
+    """Whether the stated setting is better than each other that was searched; shown is the one that comes closest."""
+    for row in criterion.rows:
+        search = cells.search(row, criterion.name)
+        if search is None:
+            continue
+        title = cells.title(row)
+        metric = cells.metric
+        words = f"{title} has the {metric.lowest} {metric.words} at {search.best:g}, of {_listed(search.tried)}"
+        if search.open:
+            words += f". Not finished: {_listed(search.open)}."
+            yield replace(undecided(claim, words), row=title)
+            continue
+        stated = search.tried[criterion.value]
+        rivals = {rival: values for rival, values in search.tried.items() if rival != criterion.value}
+        number = len(rivals) * len(criterion.rows)
+        duels = [_duel(stated, values, rival, metric, number) for rival, values in rivals.items()]
+        hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.advantage))
+        interval = hardest.compared.interval
+        yield Verdict(
+            *(claim, hardest.outcome, f"{words}: {_duel_in_words(hardest, criterion.value)}.", hardest.difference),
+            low=interval.low if interval else None,
+            high=interval.high if interval else None,
+            counts=hardest.compared.counts,
+            row=title,
+            column=f"{criterion.value:g} against {hardest.rival:g}",
+            firm=hardest.firm,
+            preliminary=min(hardest.compared.counts) < FEW,
+            dots=hardest.compared.dots,
+            gap=None if hardest.difference is None else abs(hardest.difference),
+        )
+
+
+def _duel(stated: Values, other: Values, rival: float, metric: Metric, number: int) -> _Duel:
+    """Fewer runs that diverge win; where their shares are the same, the others are compared."""
+    lost = (len(stated) - len(finite(stated)), len(other) - len(finite(other)))
+    spared = diverging(stated) - diverging(other)
+    none = Compared(None, "", (len(stated), len(other)))
+    if spared != 0:
+        outcome: Outcome = "holds" if spared < 0 else "does not hold"
+        return _Duel(rival, outcome if min(none.counts) > 1 else "not enough runs", none, lost, (spared, 0.0))
+    stated, other = finite(stated), finite(other)
+    if not stated:
+        return _Duel(rival, "not enough runs", none, lost, (0.0, -inf))
+    compared, strict = (compare(stated, other, confidence) for confidence in _confidences(number))
+    if compared.interval is None or strict.interval is None:
+        ours, theirs = shared(stated, other), shared(other, stated)
+        difference = mean(ours) - mean(theirs)
+        few = Compared(None, "", (len(ours), len(theirs)))
+        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * difference), difference)
+    outcome = one_sided(compared.interval, compared.counts, lower=metric.lower_is_better)
+    firm = one_sided(strict.interval, strict.counts, lower=metric.lower_is_better) == outcome
+    difference = compared.interval.difference
+    return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * difference), difference, firm)
+
+
+def _duel_in_words(duel: _Duel, stated: float) -> str:
+    if duel.difference is None:
+        one, other = duel.compared.counts
+        return f"{duel.lost[0]} of {one} runs at {stated:g} and {duel.lost[1]} of {other} at {duel.rival:g} diverged"
+    amount = f"{digits(abs(duel.difference))} {'lower' if duel.difference < 0 else 'higher'}"
+    found = f"at {stated:g} it is {amount} than at {duel.rival:g}"
+    if duel.compared.interval is None:
+        return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
+    if duel.compared.interval.contains_zero:
+        found = f"no significant difference, {found}"
+    why = f": {NO_SPREAD}" if says_nothing(duel.compared.interval, duel.compared.counts) else ""
+    return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}){why}"
+
+
+def _confidences(number: int) -> tuple[float, float]:
+    """That of an interval that is shown, and that among so many comparisons."""
+    return CONFIDENCE, 1 - (1 - CONFIDENCE) / number
+
+
+# --- words
+
+
+def difference_in_words(names: tuple[str, str, str], compared: Compared, metric: Metric, difference: float) -> str:
+    """By how much one row is above or below another, without a full stop and without a verdict."""
+    row, against, column = names
+    unit = f" {metric.points}" if metric.points else ""
+    amount = f"{digits(abs(difference))}{unit} {'lower' if difference < 0 else 'higher'}"
+    found = f"{metric.words} of {row} is {amount} than that of {against}{f' at {column}' if column else ''}"
+    if compared.interval is None:
+        return f"{found}, but with {runs(compared.counts)}: an interval needs two a side"
+    return f"{found} ({span(compared.interval)}; {compared.kind})"
+
+
+def _sentence(
+    criterion: Comparison,
+    names: tuple[str, str, str],
+    compared: Compared,
+    outcome: Outcome,
+    difference: float | None,
+    level: float,
+    metric: Metric,
+) -> str:
+    """One comparison in a sentence; `names` are row, the row it stands against, and the column."""
+    if difference is None:
+        row, against, column = names
+        place = f" at {column}" if column else ""
+        return f"{row} against {against}{place}: {runs(compared.counts)}, nothing to compare."
+    found = difference_in_words(names, compared, metric, difference)
+    if compared.interval is None:
+        return f"The {found}."
+    if says_nothing(compared.interval, compared.counts):
+        return f"The {found}: {NO_SPREAD}."
+    if isinstance(criterion, Better | Higher):
+        return f"{'No significant difference: the' if compared.interval.contains_zero else 'The'} {found}."
+    margin = digits(margin_of(criterion, level))
+    ending = {
+        "holds": f"within the margin of {margin}",
+        "does not hold": f"beyond the margin of {margin}",
+        "not enough runs": f"neither within the margin of {margin} nor beyond it",
+    }[outcome]
+    return f"The {found}: {ending}."
+
+
+def digits(value: float) -> str:
+    """A number with as many digits as a reader needs: two decimals, or three that count where it is small.
+
+    >>> digits(7.944), digits(0.012345), digits(-0.3)
+    ('7.94', '0.0123', '-0.30')
+    """
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def span(interval: Interval) -> str:
+    """An interval in words."""
+    return f"95 % interval {digits(interval.low)} to {digits(interval.high)}"
+
+
+def runs(counts: tuple[int, int]) -> str:
+    """How many runs stand on each side."""
+    one, other = counts
+    if one == other:
+        return "one run each" if one == 1 else f"{one} runs each"
+    return f"{one} and {other} runs"
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,1 +1,0 @@
-"""A report as files: the page, Markdown, CSV and LaTeX tables."""

@@ -1,0 +1,189 @@
+"""Tables and the whole report as text: Markdown, CSV, LaTeX."""
+
+import csv
+import io
+import math
+from itertools import pairwise
+
+import pytest
+
+from pbwn_repro.catalog import Column, Number, find
+from pbwn_repro.report.markdown import (
+    best_settings,
+    comma_separated,
+    latex,
+    markdown,
+    ours_text,
+    paper_text,
+    summary,
+    texts,
+    whole,
+)
+from pbwn_repro.report.model import Cell, Row, Summary, Table, heading
+from pbwn_repro.report.sections import collect
+from repro.report.folders import plans, write_run
+
+OURS = Summary((1.6, 1.7), 1.65, 0.0707, {"lr": 0.1}, 1)
+
+
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        (None, "-"),
+        (Summary((8.0,), 8.0, None), "8.00 (1)"),
+        (Summary((8.0, 9.0), 8.5, 0.7071), "8.50 ± 0.71 (2)"),
+        (OURS, "1.65 ± 0.07 (2, 1 diverged)"),
+        (Summary((), math.nan, None, {}, 3), "3 diverged"),
+        (Summary((0.000821,), 0.000821, None), "0.000821 (1)"),
+        (Summary((0.0,), 0.0, None), "0.00 (1)"),
+        (Summary((-0.0123,), -0.0123, None), "-0.0123 (1)"),
+    ],
+)
+def test_ours_are_mean_deviation_and_runs(summary, words):
+    assert ours_text(summary) == words
+
+
+def test_where_a_few_failed_runs_carry_the_mean_the_median_stands_beside_it():
+    authors = (0.97, 2.23, 1.02, 9.51, 1.02, 0.99, 3.81, 2.28, 1.04, 2.27)
+    found = Summary(authors, 2.514, 2.56)
+    assert ours_text(found, median=True) == "2.51 ± 2.56, median 1.64 (10)"
+    assert ours_text(Summary((8.0,), 8.0, None), median=True) == "8.00 (1)"
+
+
+def test_the_papers_numbers_keep_their_digits_and_ours_have_as_many():
+    paper = Number(1.607, 0.005, text="1.607 ± 0.005")
+    assert paper_text(paper) == "1.607 ± 0.005"
+    assert paper_text(find("table-8").table.numbers["gan-fm", "100 labels"]) == "0.93 ± 0.065"
+    assert texts(Cell(OURS, paper)) == ("1.650 ± 0.071 (2, 1 diverged)", "1.607 ± 0.005")
+
+
+ROWS = (Row("pbwn", "PBWN", "pbwn"), Row("other", "Other_one & more", "other"))
+RES_20, RES_32 = Column("Res-20", "20"), Column("Res-32", "32")
+TABLE = Table(
+    ROWS,
+    (RES_20, RES_32),
+    {
+        ("pbwn", RES_20): Cell(OURS, Number(1.5, 0.25, 5)),
+        ("pbwn", RES_32): Cell(None, None),
+        ("other", RES_20): Cell(None, Number(2.0)),
+        ("other", RES_32): Cell(None, None),
+    },
+    "test error (%)",
+)
+
+
+def test_markdown_has_ours_and_the_papers_in_each_cell():
+    assert markdown(TABLE).splitlines() == [
+        "|  | Res-20 | Res-32 |",
+        "| --- | ---: | ---: |",
+        "| PBWN | 1.65 ± 0.07 (2, 1 diverged) · *1.50 ± 0.25* | - |",
+        "| Other_one & more | - · *2.00* | - |",
+    ]
+
+
+def test_csv_has_a_line_for_each_cell_that_holds_anything_with_numbers_in_full():
+    lines = list(csv.DictReader(io.StringIO(comma_separated(TABLE))))
+    assert [(line["row"], line["column"]) for line in lines] == [("PBWN", "Res-20"), ("Other_one & more", "Res-20")]
+    assert lines[0]["ours"] == "1.65"
+    assert (lines[0]["deviation"], lines[0]["runs"], lines[0]["diverged"]) == ("0.0707", "2", "1")
+    assert float(lines[0]["median"]) == pytest.approx(1.65)
+    assert (lines[0]["chosen"], lines[0]["paper"], lines[0]["paper_seeds"]) == ("lr = 0.1", "1.5", "5")
+    assert (lines[1]["ours"], lines[1]["paper"], lines[1]["paper_spread"]) == ("", "2.0", "")
+
+
+def test_latex_escapes_words_and_has_one_field_for_each_column():
+    text = latex(TABLE, "Test error in %")
+    assert r"\caption{Test error in \%}" in text
+    assert r"Other\_one \& more (paper) & 2.00 & - \\" in text
+    assert r"PBWN & 1.65 $\pm$ 0.07 (2, 1 diverged) & - \\" in text
+    assert r"\quad paper & 1.50 $\pm$ 0.25 & - \\" in text
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.replace(r"\&", "").count("&") for line in rows} == {2}
+
+
+def test_best_settings_name_the_column_where_columns_differ():
+    other = Summary((1.0,), 1.0, None, {"lr": 0.3})
+    cells = {**TABLE.cells, ("pbwn", RES_32): Cell(other, None)}
+    assert best_settings(TABLE) == ["PBWN lr = 0.1"]
+    different = Table(TABLE.rows, TABLE.columns, cells, "")
+    assert best_settings(different) == ["PBWN, Res-20: lr = 0.1", "PBWN, Res-32: lr = 0.3"]
+
+
+@pytest.fixture
+def report(tmp_path):
+    for method, errors in (("pbwn", (7.0, 7.1, 7.2)), ("normal", (7.92, 8.1, 8.28))):
+        for plan, error in zip(
+            plans("table-3", "short", seeds=3, method=method, depth=20, init="paper"), errors, strict=True
+        ):
+            write_run(tmp_path, plan, errors=(50.0, error))
+    broken = write_run(tmp_path, plans("table-4", method="pbwn", depth=20, init="paper")[0])
+    (broken / "result.json").write_text("{")
+    return collect(tmp_path)
+
+
+def test_the_whole_report_has_verdict_interval_runs_scale_and_hardware(report):
+    text = whole(report)
+    assert "## Table 3: Residual networks on CIFAR-10 (scale short)" in text
+    assert (
+        "| PBWN against BaseLine, Res-20 | **holds, preliminary** | -1.00 [-1.20, -0.80] | 3, 3 | short | 0.14 ["
+        in text
+    )
+    assert "Made on An abacus, 1 thread a run, torch 2.13.0." in text
+    assert "“our methods consistently achieve better performance when using different depths”" in text
+    assert "At Res-20 BaseLine (7.94) is better than PBWN-Riem (8.03)" in text
+
+
+def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
+    text = whole(report)
+    assert (
+        "- Table 8, Semi-supervised learning on permutation invariant MNIST: `pbwn reproduce table-8 --scale paper`"
+        in text
+    )
+    beside = f"--out {report.root.name}"
+    assert f"- Table 3, 69 of the runs: `pbwn reproduce table-3 --scale short {beside}` (about " in text
+    assert "- Table 3, at paper scale: `pbwn reproduce table-3 --scale paper`" in text
+    [line] = [line for line in text.splitlines() if line.startswith("- `table-4/paper/resnet-20-pbwn-seed1-")]
+    assert "result.json cannot be read" in line
+    assert str(report.root) not in text
+
+
+def test_a_claim_without_enough_runs_says_which_are_missing_and_what_they_cost(report):
+    text = whole(report)
+    missing = "Missing: 69 runs of this scale's protocol (Normal, depth 32: 3; Normal, depth 44: 3; "
+    assert missing in text
+    [line] = [line for line in text.splitlines() if line.startswith(missing)][:1]
+    assert line.endswith("GPU hours: `pbwn reproduce table-3 --scale short`.")
+    assert "Missing: 45 runs" not in text.partition("PBWN-Epoch' works the best")[0]
+    assert "Missing: 42 runs of this scale's protocol (PBWN-Riem, depth 20: 3; " in text  # of the three variants alone
+
+
+def test_where_all_runs_are_there_a_claim_says_how_many_seeds_would_decide_it(tmp_path):
+    for interval in (1, 10, 20, 50, 100):
+        for plan in plans("figure-2b", seeds=5, interval=interval, sizes="paper", init="paper"):
+            error = 1.1 + plan.labels["seed"] / 10 if interval == 100 else 1.0
+            write_run(tmp_path, plan, errors=(9.0, error))
+    words = "Missing: with the spread of these runs, about 20 seeds would decide it, 75 runs more, minutes of a GPU: "
+    assert f"{words}`pbwn reproduce figure-2b --scale paper --seeds 20`." in whole(collect(tmp_path))
+
+
+def test_the_table_of_the_readme_carries_what_has_to_be_known_of_a_test(report, tmp_path):
+    text = summary(report)
+    assert "**not enough runs** | 1 holds, 6 undecided | 0 to 3 | short |" in text
+    assert "*Batch normalisation follows every convolution here" in text
+    for method, end in (("pbwn", 0.5), ("pbwn-riem", 0.5), ("normal", 0.1)):
+        for plan in plans("figure-2a", seeds=3, method=method, sizes="paper", init="paper", lr=0.3):
+            write_run(tmp_path / "more", plan, losses=(1.0 if method == "normal" else 0.2, end))
+    [line] = [line for line in summary(collect(tmp_path / "more")).splitlines() if "averaged over the run, is" in line]
+    assert "*A test of ours, not the paper's words" in line
+    assert "*The final training loss: 0.50 of PBWN-Riem, 0.10 of Normal.*" in line
+
+
+def test_every_line_of_a_markdown_table_has_the_same_number_of_fields(report):
+    lines = whole(report).splitlines()
+    for before, after in pairwise(lines):
+        if before.startswith("|") and after.startswith("|"):
+            assert before.count("|") == after.count("|")
+
+
+def test_names_of_artefacts_become_headings():
+    assert [heading("figure-2a"), heading("table-3")] == ["Figure 2a", "Table 3"]
