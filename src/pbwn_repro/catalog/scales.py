@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 
 
 def shortened(model: str, epochs: int) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ def test_the_result_has_every_method_of_every_network(tmp_path):
     assert told[-1] == (3, 3, "done")
     network = result["networks"]["resnet-8"]
     assert (network["batch_size"], network["steps_per_epoch"], network["epochs"]) == (2, 25_000, 160)
-    assert list(network["methods"]) == ["normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch"]
+    assert list(network["methods"]) == ["normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"]
     for name, found in network["methods"].items():
         assert len(found["seconds"]) == result["rounds"] == 2
         assert found["hours"] == pytest.approx(found["median"] * 25_000 * 160 / 3600)
