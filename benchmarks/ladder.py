@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pbwn_repro.models.ladder import Ladder
-from pbwn_repro.models.ladder.network import Costs
+from pbwn_repro.models.ladder import Costs, Ladder
 
 
 class PlainLadder(Ladder):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pbwn_repro.config import read_config
 from pbwn_repro.data import load
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 from pbwn_repro.runs.jobs import TrainingJob
 from pbwn_repro.runs.local import LocalPool
 from pbwn_repro.runs.packing import Slots, cores

@@ -22,7 +22,7 @@ from pbwn_repro.data import augmentations, load
 from pbwn_repro.engine.memory import keep_freed_memory
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.training import Training
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 
 BATCH = 128
 

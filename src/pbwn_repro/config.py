@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from torch import nn
+from torch.optim import Optimizer
 
 from pbwn_repro import methods, models
+from pbwn_repro.errors import UsageError
+from pbwn_repro.importing import is_own
 
 SCHEMA = 2
 # How often a run is observed on its way. Everything random is seeded anew in each step, and neither a line of metrics,
@@ -42,6 +48,16 @@ class SGD(Part):
     nesterov: bool = False
     weight_decay: Decay = 0.0
 
+    def make(self, model: nn.Module) -> Optimizer:
+        """The optimizer of all parameters."""
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
+
 
 class Adam(Part):
     """Adam with L2 weight decay."""
@@ -49,6 +65,10 @@ class Adam(Part):
     kind: Literal["adam"] = "adam"
     lr: Rate = 0.001
     weight_decay: Decay = 0.0
+
+    def make(self, model: nn.Module) -> Optimizer:
+        """The optimizer of all parameters."""
+        return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True)
 
 
 class Constant(Part):
@@ -99,8 +119,8 @@ class RunConfig(Part):
     """Everything that a run's result depends on, and how often it is observed on the way (`OBSERVATION`).
 
     Args:
-        model: a name of `pbwn_repro.models`, with its own options in `model_options`.
-        method: a name of `pbwn_repro.methods`.
+        model: a name of `pbwn_repro.models`, or MODULE:CALLABLE, with its own options in `model_options`.
+        method: a name of `pbwn_repro.methods`, or MODULE:CLASS. What is the user's own is not imported to read this.
         init: the initialisation that the paper states for all methods, the authors' own, which differs by method, or
             LeCun's, whose rows have norm 1.
         scope: the layers that the paper, or the authors' code, constrains.
@@ -117,8 +137,8 @@ class RunConfig(Part):
     model_options: dict[str, Any] = {}
     data: Data
     method: str
-    init: methods.Init = "paper"
-    scope: Literal["paper", "authors"] = "paper"
+    init: models.Init = "paper"
+    scope: models.Scope = "paper"
     optimizer: Annotated[SGD | Adam, Field(discriminator="kind")] = SGD()
     schedule: Annotated[Constant | Steps | Exponential | LinearTail, Field(discriminator="kind")] = Constant()
     epochs: PositiveInt | None = None
@@ -138,13 +158,14 @@ class RunConfig(Part):
     @field_validator("model")
     @classmethod
     def _known_model(cls, name: str) -> str:
-        models.scheme(name)
+        models.find(name)
         return name
 
     @field_validator("method")
     @classmethod
     def _known_method(cls, name: str) -> str:
-        return methods.method(name).name
+        methods.check_name(name)
+        return name
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -164,7 +185,7 @@ class RunConfig(Part):
             raise ValueError("schedule.momentum 'reset' sets SGD's momentum to zero: with Adam, choose 'keep'")
         if self.shard and self.processes == 1:
             raise ValueError("shard spreads weights over processes: start several with torchrun --nproc-per-node 2")
-        if self.shard and methods.method(self.method).reparametrized:
+        if self.shard and not is_own(self.method) and methods.method(self.method).reparametrizes:
             raise ValueError(f"shard: weights that {self.method} makes anew in each pass cannot be put together again")
         if self.model == "ladder" and parts > 1:
             raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
@@ -189,7 +210,7 @@ class RunConfig(Part):
     @property
     def run_name(self) -> str:
         """The name of the run's folder: for people first, then unique."""
-        return f"{self.model}-{self.method}-seed{self.seed}-{self.hash[:8]}"
+        return f"{re.sub('[^A-Za-z0-9_.-]', '.', f'{self.model}-{self.method}')}-seed{self.seed}-{self.hash[:8]}"
 
 
 def _differing(part: Part) -> dict[str, Any]:
@@ -202,7 +223,7 @@ def _differing(part: Part) -> dict[str, Any]:
     return found
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError):
     """A configuration that cannot be run, with every field that has to change."""
 
 

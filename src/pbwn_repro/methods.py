@@ -1,10 +1,14 @@
-"""The compared methods: what each does to a model and an optimizer, to which layers, and when it first projects."""
+"""The compared methods, each an object: what it does to a model, which optimizer it takes, when it projects.
 
-import difflib
+A method of your own is a class derived from `Method`, in any module that can be imported:
+`pbwn train --method mypackage.mymethods:Mine`.
+"""
+
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -12,85 +16,154 @@ from torch.nn.utils import parametrizations
 from torch.optim import Optimizer
 
 import pbwn
-from pbwn_repro.models import Scheme, scheme
+from pbwn_repro.errors import UsageError
+from pbwn_repro.importing import imported, is_own
+from pbwn_repro.models.family import Layers, listed
 
-Scope = Literal["paper", "authors"]
-Init = Literal["paper", "authors", "lecun"]
+
+class OptimizerSettings(Protocol):
+    """The optimizer part of a configuration."""
+
+    lr: float
+    weight_decay: float
+
+    def make(self, model: nn.Module) -> Optimizer:
+        """The optimizer of the model's parameters that the configuration asks for."""
 
 
-@dataclass(frozen=True)
 class Method:
-    """One row of the paper's tables.
+    """Plain training, and what every method derives from; each of the four steps may be replaced.
 
-    Args:
-        name: the name on the command line; `title` is the one that the paper prints.
-        reparametrized: whether the weights are normalised inside the forward pass, as in weight normalization.
-        unit_start: whether the rows are scaled to norm 1 once, before the first step, and are free from then on.
-        constraint: what the weights are kept on; None where they are free.
-        every: the interval of projections in steps; None where they come after each epoch.
-        gradient: the gradient that the optimizer sees; "riemannian-nxn" is the Riemannian one as the authors' code
-            forms it, through a product of n x n elements for n neurons.
+    `layers` are the arguments of `pbwn.select` that name the weights which the method is to constrain in this model.
+    Everything that a method has to remember belongs into the model, the optimizer or the projection: these are saved.
     """
 
-    name: str
-    title: str
-    reparametrized: bool = False
-    unit_start: bool = False
     constraint: pbwn.UnitNorm | pbwn.MaxNorm | None = None
-    every: int | None = 1
-    gradient: Literal["ordinary", "riemannian", "riemannian-nxn"] = "ordinary"
+    """What the weights are kept on by a projection; None where they are free."""
+    projects_after_each_epoch = False
+    """Whether `after_epoch` projects."""
+    reparametrizes = False
+    """Whether the model's parameters are others than the plain network's, so that their shards cannot be exported."""
 
-    @property
-    def projects_after_each_epoch(self) -> bool:
-        """Whether the training loop has to call `projection.project()` after each epoch."""
-        return self.constraint is not None and self.every is None
+    def __init__(self, title: str = "") -> None:
+        """`title` is what tables call the method; the name of its class if not given."""
+        self.title = title or type(self).__name__
 
-    def projects_initially(self, network: str) -> bool:
-        """Whether the weights are projected before the first step.
+    def prepare(self, model: nn.Module, layers: Layers) -> None:
+        """Change the model itself, before its optimizer is made: parameters may get new names or values."""
 
-        As in the authors' code, methods with an interval start from the weights as they are, and so does PBWN-Riem on
-        the MLP, whose first gradient is that of unnormalised weights.
-        """
-        if self.gradient != "ordinary" and network == "mlp":
-            return False
-        return self.constraint is not None and self.every == 1
-
-    def prepare(self, model: nn.Module, network: str, scope: Scope = "paper") -> None:
-        """Change the model itself; call it before the optimizer is made, because weights may get new names."""
-        if self.reparametrized:
-            for weight in pbwn.select(model, **layers(network, scope)).constrained:
-                [dim] = weight.axes.neurons
-                parametrizations.weight_norm(weight.module, weight.attribute, dim=dim)
-                with torch.no_grad():  # torch starts the scale at the weight's norm, the paper's WN starts it at 1
-                    weight.module.get_parameter(f"parametrizations.{weight.attribute}.original0").fill_(1.0)
-        if self.unit_start:
-            pbwn.project_(model, **layers(network, scope))
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
+        """The optimizer; the engine sets the `lr` of all its groups before each step, by the schedule."""
+        return settings.make(model)
 
     def attach(
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        network: str,
+        layers: Layers,
         *,
+        initial: bool = True,
         state: Mapping[str, Any] | None = None,
-        scope: Scope = "paper",
     ) -> pbwn.NormProjection | None:
-        """Attach the projection, if the method has one. `state` goes on from a saved projection."""
-        if self.constraint is None:
-            return None
-        projection = pbwn.attach(
+        """Register what happens around each step, and return the projection if there is one.
+
+        initial: whether weights may be projected before the first step.
+        state: that of a saved projection, to resume from.
+        """
+        return None
+
+    def after_epoch(self, projection: pbwn.NormProjection | None) -> None:
+        """Do what is due after each epoch but the last; the model was evaluated just before."""
+
+
+class WeightNormalization(Method):
+    """Weights are normalised inside the forward pass, each neuron with a learned scale."""
+
+    reparametrizes = True
+
+    def prepare(self, model: nn.Module, layers: Layers) -> None:
+        """Parametrize the weights; the scales start at 1, as in the paper, where torch takes the weights' norms."""
+        for weight in pbwn.select(model, **layers).constrained:
+            [dim] = weight.axes.neurons
+            parametrizations.weight_norm(weight.module, weight.attribute, dim=dim)
+            with torch.no_grad():
+                weight.module.get_parameter(f"parametrizations.{weight.attribute}.original0").fill_(1.0)
+
+
+class UnitStart(Method):
+    """Rows are scaled to norm 1 once, before the first step, and are free from then on."""
+
+    def prepare(self, model: nn.Module, layers: Layers) -> None:
+        """Project once."""
+        pbwn.project_(model, **layers)
+
+
+class Projection(Method):
+    """Weights are projected onto a set after steps, as `pbwn.attach` does.
+
+    Args:
+        every: the interval in steps; None where projections come after each epoch.
+        gradient: the gradient that the optimizer sees.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        constraint: pbwn.UnitNorm | pbwn.MaxNorm,
+        *,
+        every: int | None = 1,
+        gradient: Literal["ordinary", "riemannian"] = "ordinary",
+    ) -> None:
+        """Take the settings of `pbwn.attach`."""
+        super().__init__(title)
+        self.constraint, self.every, self._gradient = constraint, every, gradient
+        self.projects_after_each_epoch = every is None
+
+    def attach(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layers: Layers,
+        *,
+        initial: bool = True,
+        state: Mapping[str, Any] | None = None,
+    ) -> pbwn.NormProjection | None:
+        """Attach the projection. As in the authors' code, with an interval the weights start as they are."""
+        assert self.constraint is not None
+        return pbwn.attach(
             model,
             optimizer,
             every=self.every,
-            gradient="riemannian" if self.gradient == "riemannian" else "ordinary",
+            gradient=self._gradient,
             constraint=self.constraint,
-            initial=self.projects_initially(network),
+            initial=initial and self.every == 1,
             state=state,
-            **layers(network, scope),
+            **layers,
         )
-        if self.gradient == "riemannian-nxn":
-            weights = projection.selection.constrained
-            optimizer.register_step_pre_hook(lambda *_: _make_tangent_by_products(weights))
+
+    def after_epoch(self, projection: pbwn.NormProjection | None) -> None:
+        """Project, if that is when."""
+        if self.projects_after_each_epoch and projection is not None:
+            projection.project()
+
+
+class ProjectionByProducts(Projection):
+    """PBWN-Riem with the gradient formed as in the authors' code: a product of n x n elements for n neurons."""
+
+    def attach(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layers: Layers,
+        *,
+        initial: bool = True,
+        state: Mapping[str, Any] | None = None,
+    ) -> pbwn.NormProjection | None:
+        """Attach the projection, and form the gradient before each step."""
+        projection = super().attach(model, optimizer, layers, initial=initial, state=state)
+        assert projection is not None
+        weights = projection.selection.constrained
+        optimizer.register_step_pre_hook(lambda *_: _make_tangent_by_products(weights))
         return projection
 
 
@@ -116,81 +189,70 @@ def _make_tangent_by_products(weights: Iterable[Any]) -> None:
 
 
 _SPHERE = pbwn.UnitNorm()
-_METHODS = (
-    Method("normal", "Normal"),
-    Method("wn", "WN", reparametrized=True),
-    Method("pbwn-riem", "PBWN-Riem", constraint=_SPHERE, gradient="riemannian"),
-    Method("pbwn", "PBWN", constraint=_SPHERE),
-    Method("pbwn-epoch", "PBWN-Epoch", constraint=_SPHERE, every=None),
-    Method("pbwn-riem-nxn", "PBWN-Riem, n x n", constraint=_SPHERE, gradient="riemannian-nxn"),
-    Method("unit-start", "Unit start", unit_start=True),
-    Method("max-norm", "Max-norm", constraint=pbwn.MaxNorm(3.0)),
-)
+METHODS: Mapping[str, Method] = {
+    "normal": Method("Normal"),
+    "wn": WeightNormalization("WN"),
+    "pbwn-riem": Projection("PBWN-Riem", _SPHERE, gradient="riemannian"),
+    "pbwn": Projection("PBWN", _SPHERE),
+    "pbwn-epoch": Projection("PBWN-Epoch", _SPHERE, every=None),
+    "pbwn-riem-nxn": ProjectionByProducts("PBWN-Riem, n x n", _SPHERE),
+    "unit-start": UnitStart("Unit start"),
+    "max-norm": Projection("Max-norm", pbwn.MaxNorm(3.0)),
+}
 _INTERVAL = re.compile(r"pbwn-t([1-9]\d*)")
 _LIMIT = re.compile(r"max-norm-(\d+(?:\.\d+)?)")
+OWN_EXAMPLE = "MODULE:CLASS, such as mypackage.mymethods:Mine"
 
 
 def names() -> tuple[str, ...]:
     """The methods by name; pbwn-t<k> and max-norm-<c> name one too, for any interval k and any limit c."""
-    return tuple(method.name for method in _METHODS)
+    return tuple(METHODS)
+
+
+def check_name(name: str) -> None:
+    """Raise unless a method can be called so; one of the user's own is not imported."""
+    if not is_own(name):
+        method(name)
+
+
+def title(name: str) -> str:
+    """What tables call a method; one of the user's own, which need not be here any more, by its class."""
+    return name.rpartition(":")[2] if is_own(name) else method(name).title
 
 
 def method(name: str) -> Method:
     """Look up a method: pbwn-t<k> projects after every k steps, max-norm-<c> keeps norms at most c.
 
-    >>> method("pbwn-t20").every
-    20
+    >>> method("pbwn-t20").title
+    'PBWN-T20'
     >>> method("max-norm-0.5").constraint
     MaxNorm(limit=0.5)
     """
-    found = {each.name: each for each in _METHODS}
+    if is_own(name):
+        return _own(name)
     interval = _INTERVAL.fullmatch(name)
     if interval:
-        every = int(interval[1])
-        return Method(name, f"PBWN-T{every}", constraint=_SPHERE, every=every)
+        return Projection(f"PBWN-T{interval[1]}", _SPHERE, every=int(interval[1]))
     limit = _LIMIT.fullmatch(name)
     if limit and float(limit[1]) > 0:
-        return Method(name, f"Max-norm {limit[1]}", constraint=pbwn.MaxNorm(float(limit[1])))
-    if name not in found:
-        nearest = difflib.get_close_matches(name, found, n=1)
-        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(
-            f"unknown method {name!r}: {guess}There is {', '.join(found)}, pbwn-t<k> such as pbwn-t20, "
-            "and max-norm-<c> such as max-norm-1.5"
+        return Projection(f"Max-norm {limit[1]}", pbwn.MaxNorm(float(limit[1])))
+    if name not in METHODS:
+        raise UsageError(
+            f"unknown method {name!r}: {listed(name, METHODS)}, pbwn-t<k> such as pbwn-t20, "
+            f"and max-norm-<c> such as max-norm-1.5. For one of your own, write {OWN_EXAMPLE}"
         )
-    return found[name]
+    return METHODS[name]
 
 
-def layers(network: str, scope: Scope = "paper") -> dict[str, Any]:
-    """Which weights of a network a method touches, as arguments of `pbwn.select` and `pbwn.attach`.
-
-    All linear layers of the MLP, the output layer too; elsewhere all convolutions and hidden linear layers, not the
-    classifier. The authors' file for SVHN touches the first convolution alone, where the paper speaks of the network:
-    `scope="authors"` follows the file.
-    """
-    if network == "mlp":
-        return {"output_layer": None}
-    if scope == "authors" and network.startswith("wrn-"):
-        return {"output_layer": "classifier", "skip": ["blocks"]}
-    return {"output_layer": "classifier"}
-
-
-def start(network: str, method_name: str, init: Init = "paper") -> dict[str, Any]:
-    """How a network's weights start, as arguments of `models.build`.
-
-    "paper": as the paper states for the network, the same for all methods. "authors": as in their code, where the
-    initialiser matched exact type names and passed over the layers of some methods, which kept Torch7's uniform start
-    (and, in the ResNets, the biases of their convolutions) while the network they were compared with had He's. "lecun":
-    the paper's, with LeCun's start for the weights, which the paper cites and which has rows of norm 1.
-    """
-    usual = scheme(network, init)
-    chosen = method(method_name)
-    if init == "authors" and network.startswith("resnet-") and chosen.constraint == _SPHERE:
-        return {"init": _uniform(usual), "convolution_bias": True}
-    if init == "authors" and network == "vgg-e" and chosen.name in ("wn", "pbwn", "pbwn-riem", "pbwn-riem-nxn"):
-        return {"init": _uniform(usual)}
-    return {"init": usual}
-
-
-def _uniform(usual: Scheme) -> Scheme:
-    return replace(usual, convolution="uniform-fan-in")
+def _own(name: str) -> Method:
+    found = imported(name, kind="method", example=OWN_EXAMPLE)
+    if isinstance(found, type) and issubclass(found, Method):
+        try:
+            found = found()
+        except Exception as error:
+            raise UsageError(f"{name}() failed with {type(error).__name__}: {error}") from error
+    if not isinstance(found, Method):
+        raise UsageError(
+            f"{name} is {found!r}: a class derived from pbwn_repro.methods.Method, or an object of one, is needed"
+        )
+    return found

@@ -7,7 +7,7 @@ import pytest
 from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
 from pbwn_repro.catalog.artefact import read_table
 from pbwn_repro.catalog.claims import Alike, Better, Grows, MostlyBest
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 from pbwn_repro.report.verdicts import compare_numbers
 
 TABLES = {name: artefact.table for name, artefact in ARTEFACTS.items() if artefact.table}

@@ -61,8 +61,8 @@ def test_an_unknown_command_suggests_the_nearest_one():
 
 def test_the_names_that_complete_are_the_names_that_there_are():
     assert tuple(catalog.ARTEFACTS) == names.ARTEFACTS
-    assert methods.names() == names.METHODS
-    assert models.names() == names.NETWORKS
+    assert methods.names() == names.methods()
+    assert models.names() == names.networks()
     assert tuple(KNOWN_SETS) == names.SETS
 
 

@@ -9,8 +9,8 @@ import pbwn_repro
 LIBRARY, SUITE = (Path(package.__file__).parent for package in (pbwn, pbwn_repro))
 # Bottom to top: a part may import itself and those before it.
 PARTS = [
-    *("data", "models", "methods", "config", "recipes", "metrics", "engine", "runs", "bench", "measurements"),
-    *("catalog", "planning", "report", "inspection", "doctor", "exit_codes", "commands", "cli"),
+    *("errors", "importing", "data", "models", "methods", "config", "metrics", "engine", "runs", "bench"),
+    *("measurements", "catalog", "planning", "report", "doctor", "exit_codes", "commands", "cli"),
 ]
 
 

@@ -1,5 +1,7 @@
 """The methods on the paper's networks: which layers, when first, and what of the model stays."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pbwn
 from pbwn_repro import models
-from pbwn_repro.methods import layers, method, names, start
+from pbwn_repro.config import SGD
+from pbwn_repro.errors import UsageError
+from pbwn_repro.methods import check_name, method, names, title
 
 ALL = [*names(), "pbwn-t20", "max-norm-0.5"]
 
@@ -20,11 +24,11 @@ def small(network):
 
 def attached(name, network, scope="paper"):
     torch.manual_seed(0)
-    model = small(network)
-    chosen = method(name)
-    chosen.prepare(model, network, scope)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return model, optimizer, chosen.attach(model, optimizer, network, scope=scope)
+    model, found = small(network), models.find(network)
+    chosen, layers = method(name), found.layers(scope)
+    chosen.prepare(model, layers)
+    optimizer = chosen.optimizer(model, SGD(lr=0.1, momentum=0.0), layers)
+    return model, optimizer, chosen.attach(model, optimizer, layers, initial=found.projects_initially(name))
 
 
 def constrained(projection):
@@ -108,7 +112,7 @@ def test_weight_normalization_starts_with_its_scale_at_one():
 def test_normal_and_pbwn_start_from_the_same_weights():
     normal, _, _ = attached("normal", "resnet-20")
     projected, _, _ = attached("pbwn", "resnet-20")
-    pbwn.project_(normal, **layers("resnet-20"))
+    pbwn.project_(normal, **models.find("resnet-20").layers())
     for (name, one), other in zip(normal.named_parameters(), projected.parameters(), strict=True):
         torch.testing.assert_close(one, other, msg=name)
 
@@ -119,7 +123,7 @@ def test_unit_start_is_normal_training_from_projected_weights(network):
     for name in ("unit-start", "normal"):
         model, optimizer, projection = attached(name, network)
         if name == "normal":
-            pbwn.project_(model, **layers(network))
+            pbwn.project_(model, **models.find(network).layers())
         for _ in range(2):
             batch = torch.linspace(-1, 1, 2 * 3 * 32 * 32 if network != "mlp" else 2 * 32 * 32).view(2, -1, 32, 32)
             optimizer.zero_grad()
@@ -143,7 +147,7 @@ def test_the_n_by_n_form_of_the_riemannian_gradient_is_the_same_gradient(network
             optimizer.step()
         products.append(counter.get_total_flops())
         steps.append({name: weight.grad for name, weight in model.named_parameters()})
-        shapes = [weight.tensor.shape for weight in pbwn.select(model, **layers(network)).constrained]
+        shapes = [weight.tensor.shape for weight in pbwn.select(model, **models.find(network).layers()).constrained]
     for name, gradient in steps[0].items():
         torch.testing.assert_close(gradient, steps[1][name], rtol=1e-4, atol=1e-6, msg=name)
     assert products == [0, sum(4 * shape[0] ** 2 * shape[1:].numel() for shape in shapes)]
@@ -157,7 +161,7 @@ def test_max_norm_bounds_the_weights(name, limit):
 
 def norm_of_first_convolution(network, name, init):
     torch.manual_seed(0)
-    model = models.build(network, **start(network, name, init))
+    model = models.build(network, **models.find(network).start(name, init))
     first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
     return float(first.weight.detach().flatten(1).norm(dim=1).mean()), first.bias is not None
 
@@ -188,5 +192,78 @@ def test_the_authors_start_differs_by_method_as_in_their_code():
     ],
 )
 def test_an_unknown_method_lists_what_there_is(name, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(UsageError, match=words):
+        method(name)
+
+
+OWN_MODULE = '''
+import torch
+from pbwn_repro.methods import Method, UnitStart
+
+class RowSGD(torch.optim.SGD):
+    """An optimizer that constrains by itself."""
+    def __init__(self, free, rows, lr):
+        super().__init__([{"params": free}, {"params": rows}], lr=lr)
+    def step(self, closure=None):
+        super().step(closure)
+        with torch.no_grad():
+            for row in self.param_groups[1]["params"]:
+                row.div_(row.flatten(1).norm(dim=1).view(-1, *[1] * (row.ndim - 1)))
+
+class OwnOptimizer(Method):
+    def optimizer(self, model, settings, layers):
+        import pbwn
+        rows = [weight.tensor for weight in pbwn.select(model, **layers).constrained]
+        free = [each for each in model.parameters() if all(each is not row for row in rows)]
+        return RowSGD(free, rows, settings.lr)
+
+ready = UnitStart("Ready made")
+number = 3
+
+class Demanding(Method):
+    def __init__(self, amount):
+        super().__init__()
+'''
+
+
+@pytest.fixture
+def _own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_methods.py").write_text(OWN_MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # puts sys.path back afterwards
+    yield
+    sys.modules.pop("own_methods", None)
+
+
+@pytest.mark.usefixtures("_own_module")
+def test_a_method_of_the_user_s_that_is_its_own_optimizer_is_one_class():
+    name = "own_methods:OwnOptimizer"
+    model, optimizer, projection = attached(name, "resnet-20")
+    model(torch.randn(2, 3, 32, 32)).square().mean().backward()
+    optimizer.step()
+    assert projection is None
+    for weight in pbwn.select(model, **models.find("resnet-20").layers()).constrained:
+        torch.testing.assert_close(weight.tensor.flatten(1).norm(dim=1), torch.ones(len(weight.tensor)))
+    assert method(name).title == title(name) == "OwnOptimizer"
+    assert method("own_methods:ready").title == "Ready made"
+
+
+@pytest.mark.usefixtures("_own_module")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own_methods:OwnOptimiser", "module 'own_methods' has no 'OwnOptimiser': did you mean 'OwnOptimizer'"),
+        (
+            "own_methds:OwnOptimizer",
+            "there is no module 'own_methds': install it, or start in the folder",
+        ),
+        ("own_methods:", "names no method: write MODULE:CLASS"),
+        ("own_methods:number", "is 3: a class derived from pbwn_repro.methods.Method"),
+        ("own_methods:RowSGD", "a class derived from pbwn_repro.methods.Method"),
+        ("own_methods:Demanding", r"own_methods:Demanding\(\) failed with TypeError"),
+    ],
+)
+def test_a_method_that_cannot_be_had_says_what_to_do(name, words):
+    check_name(name)  # a configuration that names it can be read wherever it is
+    with pytest.raises(UsageError, match=words):
         method(name)

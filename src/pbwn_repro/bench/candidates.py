@@ -10,8 +10,7 @@ from torch import nn
 import pbwn
 from pbwn.paths.batch import Backend, Batch, missing
 from pbwn.selection import ConstrainedWeight
-from pbwn_repro.methods import layers
-from pbwn_repro.models import build
+from pbwn_repro.models import build, find
 
 GPT2_SMALL = "gpt-2 small"
 _GPT2_LAYER = ((768, 2304), (768, 768), (768, 3072), (3072, 768))
@@ -22,7 +21,7 @@ def weights_of(network: str) -> tuple[ConstrainedWeight, ...]:
     if network == GPT2_SMALL:
         model = nn.Sequential(*(nn.Linear(*sizes, bias=False) for _ in range(12) for sizes in _GPT2_LAYER))
         return pbwn.select(model, output_layer=None).constrained
-    return pbwn.select(build(network), **layers(network)).constrained
+    return pbwn.select(build(network), **find(network).layers()).constrained
 
 
 def stack(num_weights: int, num_layers: int) -> tuple[ConstrainedWeight, ...]:

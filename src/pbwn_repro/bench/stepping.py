@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 from pbwn_repro.bench.candidates import weights_of
 from pbwn_repro.bench.timing import Times, interleaved
 from pbwn_repro.methods import method
-from pbwn_repro.models import build
+from pbwn_repro.models import build, find
 
 METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch")
 
@@ -40,14 +40,16 @@ class TrainingStep:
     ) -> None:
         chosen = method(name)
         self._model = build(network)
-        chosen.prepare(self._model, network)
+        layers = find(network).layers()
+        chosen.prepare(self._model, layers)
         self._model.to(memory_format=layout)  # type: ignore[call-overload]
         self._optimizer = SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         self._inside = 0.0
         self._watch(-1)
-        self._projection = chosen.attach(self._model, self._optimizer, network)
+        initial = find(network).projects_initially(name)
+        self._projection = chosen.attach(self._model, self._optimizer, layers, initial=initial)
         self._watch(+1)
-        self._after_epoch = chosen.projects_after_each_epoch
+        self._method = chosen
         self._images = torch.randn(batch_size, 3, 32, 32).contiguous(memory_format=layout)
         self._labels = torch.randint(0, 10, (batch_size,))
 
@@ -59,9 +61,9 @@ class TrainingStep:
         functional.cross_entropy(self._model(self._images), self._labels).backward()
         self._optimizer.step()
         whole = time.perf_counter() - start
-        if self._after_epoch and self._projection is not None:
+        if self._method.projects_after_each_epoch:
             start = time.perf_counter()
-            self._projection.project()
+            self._method.after_epoch(self._projection)
             self._inside = time.perf_counter() - start
         return whole, self._inside
 
@@ -106,9 +108,10 @@ def _with_gradients(optimizer: Optimizer) -> None:
 
 def _stepper(network: str, name: str) -> Callable[[], object]:
     model, chosen = build(network), method(name)
-    chosen.prepare(model, network)
+    layers = find(network).layers()
+    chosen.prepare(model, layers)
     optimizer = SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    chosen.attach(model, optimizer, network)
+    chosen.attach(model, optimizer, layers, initial=find(network).projects_initially(name))
     _with_gradients(optimizer)
     return optimizer.step
 

@@ -11,7 +11,7 @@ from pbwn_repro import models
 from pbwn_repro.bench import projecting, stepping
 from pbwn_repro.bench.candidates import GPT2_SMALL
 from pbwn_repro.bench.machine import machine
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 
 _TRAINING_PICTURES = 50_000  # of CIFAR, in an epoch
 PARTS = ("projection", "riemannian", "optimizer", "training", "growth", "memory")
@@ -44,7 +44,7 @@ def is_measured(part: str, network: str) -> bool:
     """Whether a part has a network: whole steps take one on coloured pictures of 32 x 32. ValueError if unknown."""
     if network == GPT2_SMALL:  # its shapes alone
         return part not in ("optimizer", "training")
-    models.scheme(network)
+    models.find(network)
     return part != "training" or recipe(network)["data"]["name"] in ("cifar10", "svhn")
 
 

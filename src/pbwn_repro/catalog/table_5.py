@@ -8,7 +8,7 @@ from typing import Any
 from pbwn_repro.catalog.artefact import Column, MeasuredArtefact, Scale, read_table
 from pbwn_repro.catalog.cifar import METHODS
 from pbwn_repro.catalog.claims import OURS, Better, Claim, Costs
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 
 NETWORKS = ("inception", "vgg-e", "resnet-110")
 ROUNDS: Mapping[Scale, int] = {"smoke": 2, "short": 25, "paper": 25}

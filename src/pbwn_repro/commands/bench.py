@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pbwn_repro.commands.names import NETWORKS, completing
+from pbwn_repro.commands.names import completing, networks
 
 
 def bench(
@@ -24,7 +24,7 @@ def bench(
     ] = None,
     network: Annotated[
         list[str] | None,
-        typer.Option(help="Only this network; may be repeated.", autocompletion=completing(*NETWORKS)),
+        typer.Option(help="Only this network; may be repeated.", autocompletion=completing(also=networks)),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Pictures in a training step.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Training steps of each method.")] = None,

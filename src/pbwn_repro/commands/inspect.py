@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pbwn_repro.commands.names import NETWORKS, completing
+from pbwn_repro.commands.names import completing, networks
+from pbwn_repro.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pbwn_repro.models import Network
 
 
 def inspect(
@@ -16,7 +23,7 @@ def inspect(
         typer.Argument(
             metavar="MODEL",
             help="MODULE:CALLABLE that returns a model, or a network of the paper such as resnet-20.",
-            autocompletion=completing(*NETWORKS),
+            autocompletion=completing(also=networks),
         ),
     ],
     set_: Annotated[
@@ -58,14 +65,18 @@ def inspect(
     pbwn inspect torch.nn:Transformer --set d_model=64
     """
     import pbwn
-    from pbwn_repro.inspection import load_model
-    from pbwn_repro.methods import layers
+    from pbwn_repro.models import find
+    from pbwn_repro.models.family import OWN_EXAMPLE
 
     arguments = dict(_assignment("--set", each, "depth=12") for each in set_ or ())
-    wishes: dict[str, Any] = {} if ":" in target else layers(target)
+    try:
+        network = find(target)
+    except UsageError as error:
+        raise UsageError(f"{error}. For a model of your own, write {OWN_EXAMPLE}") from None
+    wishes = dict(network.layers())
     if output_layer is not None:
         wishes["output_layer"] = None if output_layer == "none" else output_layer
-    model = load_model(target, arguments)
+    model = _model(network, arguments)
     try:
         found = pbwn.select(
             model,
@@ -79,14 +90,34 @@ def inspect(
             **wishes,
         )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{target}: {error}") from error
+        raise UsageError(f"{target}: {error}") from error
     typer.echo(found)
+
+
+def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
+    """The network, or what a name of the user's stands for: here that may be a model that is built already."""
+    from torch import nn
+
+    from pbwn_repro.importing import imported, is_own
+    from pbwn_repro.models.family import OWN_EXAMPLE
+
+    if not is_own(network.name):
+        try:
+            return network.build(**arguments)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{network.name} cannot be built: {error}") from error
+    found = imported(network.name, kind="model", example=f"{OWN_EXAMPLE}, or the name of a network")
+    if not isinstance(found, nn.Module):
+        return network.build(**arguments)
+    if arguments:
+        raise UsageError(f"{network.name} is a model already: it takes no --set {', '.join(arguments)}")
+    return found
 
 
 def _assignment(option: str, text: str, example: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ValueError(f"{option} {text!r}: write NAME=VALUE, such as {example}")
+        raise UsageError(f"{option} {text!r}: write NAME=VALUE, such as {example}")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
@@ -97,5 +128,5 @@ def _axes(text: str) -> tuple[str, tuple[int, ...]]:
     name, value = _assignment("--axes", text, "experts=[0,1]")
     found = value if isinstance(value, list) else [value]
     if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found):
-        raise ValueError(f"--axes {text!r}: axes are whole numbers, such as {name}=[0,1]")
+        raise UsageError(f"--axes {text!r}: axes are whole numbers, such as {name}=[0,1]")
     return name, tuple(found)

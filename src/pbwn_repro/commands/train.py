@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pbwn_repro.commands.data import CacheDir, DataDir
-from pbwn_repro.commands.names import METHODS, NETWORKS, SETS, Completion, completing
+from pbwn_repro.commands.names import SETS, Completion, completing, methods, networks
 
 
 def option(
@@ -28,7 +28,7 @@ def option(
 def train(
     model: Annotated[
         str | None,
-        option("The network, such as resnet-20 or mlp.", metavar="NAME", completion=completing(*NETWORKS)),
+        option("The network, such as resnet-20 or mlp.", metavar="NAME", completion=completing(also=networks)),
     ] = None,
     data: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def train(
         option(
             "normal, unit-start, wn, pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-riem-nxn or max-norm-<c>.",
             metavar="NAME",
-            completion=completing(*METHODS),
+            completion=completing(also=methods),
         ),
     ] = None,
     epochs: Annotated[int | None, option("Length of the run.")] = None,

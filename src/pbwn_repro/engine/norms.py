@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 import pbwn
 from pbwn.functional import row_norms
-from pbwn_repro import methods
+from pbwn_repro.models import Layers
 
 
 class NormWatch:
@@ -18,9 +18,9 @@ class NormWatch:
     pass multiplies with is what counts.
     """
 
-    def __init__(self, model: nn.Module, network: str, scope: methods.Scope) -> None:
+    def __init__(self, model: nn.Module, layers: Layers) -> None:
         """Find the weights."""
-        self._weights = pbwn.select(model, **methods.layers(network, scope)).constrained
+        self._weights = pbwn.select(model, **layers).constrained
 
     @torch.no_grad()
     def quartiles(self) -> list[float]:

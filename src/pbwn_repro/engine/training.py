@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 import pbwn
 from pbwn_repro import methods, models
-from pbwn_repro.config import Adam, ConfigError, RunConfig
+from pbwn_repro.config import ConfigError, RunConfig
 from pbwn_repro.data import DataSet, random_seed
 from pbwn_repro.engine import state
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
@@ -72,10 +71,12 @@ class Training:
         self._dataset = dataset
         self._task = make_task(config, dataset, place, workers)
         self._tests = test_batches(config, dataset, place, workers)
+        self._network = models.find(config.model)
+        self._layers = self._network.layers(config.scope)
         self._method = methods.method(config.method)
-        self.model = self._network()
+        self.model = self._build()
         self._wrapped = place.wrap(self.model, shard=config.shard)
-        self._optimizer = self._make_optimizer()
+        self._optimizer = self._method.optimizer(self.model, config.optimizer, self._layers)
         self._scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "float16")
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
@@ -117,11 +118,11 @@ class Training:
         size = sum(map(len, state.pack(self.model, self._optimizer, {}, {}).values()))
         return Estimate(seconds, 3 * size)
 
-    def _network(self) -> nn.Module:
+    def _build(self) -> nn.Module:
         config = self.config
         torch.manual_seed(random_seed(config.seed, "initialisation"))
         images = self._tests.batch(0, 0).images
-        start = methods.start(config.model, config.method, config.init)
+        start = self._network.start(config.method, config.init)
         told: dict[str, Any] = {
             "num_classes": len(self._dataset.classes),
             "in_channels": images.shape[1],
@@ -130,30 +131,17 @@ class Training:
         if clash := told.keys() & config.model_options.keys():
             raise ConfigError(f"model_options.{min(clash)}: the data tell it, it cannot be set")
         try:
-            model = models.build(config.model, **told, **{**start, **config.model_options})
+            model = self._network.build(**told, **{**start, **config.model_options})
         except TypeError as error:
             if not config.model_options:
                 raise
             raise ConfigError(f"model_options: {error}") from error
-        self._norms = NormWatch(model, config.model, config.scope)
-        self._method.prepare(model, config.model, config.scope)
+        self._norms = NormWatch(model, self._layers)
+        self._method.prepare(model, self._layers)
         # Convolutions are faster in this layout; without any, it changes nothing. FSDP2 knows contiguous weights alone.
         layout = torch.contiguous_format if config.shard else torch.channels_last
         model.to(self.place.device, memory_format=layout)  # type: ignore[call-overload]
         return model
-
-    def _make_optimizer(self) -> Optimizer:
-        settings = self.config.optimizer
-        parameters = self.model.parameters()
-        if isinstance(settings, Adam):
-            return torch.optim.Adam(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
-        return torch.optim.SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-        )
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
         """Load a checkpoint, or start; either way the projection is attached last."""
@@ -165,8 +153,9 @@ class Training:
             state.load_optimizer(self.model, self._optimizer, files["optimizer.pt"])
             self._scaler.load_state_dict(state.unpack(files["scaler.pt"]))
             projected = state.unpack(files["projection.pt"]) if "projection.pt" in files else None
+        initial = self._network.projects_initially(self.config.method)
         self.projection = self._method.attach(
-            self.model, self._optimizer, self.config.model, state=projected, scope=self.config.scope
+            self.model, self._optimizer, self._layers, initial=initial, state=projected
         )
         self._wrapped.train()
 
@@ -226,8 +215,8 @@ class Training:
             progress.loss_sum, progress.losses_lost = 0.0, 0
         if last or (epoch_ends if config.evaluate_every is None else step % config.evaluate_every == 0):
             self._evaluate()
-        if epoch_ends and not last and self._method.projects_after_each_epoch and self.projection is not None:
-            self.projection.project()
+        if epoch_ends and not last:
+            self._method.after_epoch(self.projection)
         if last or (epoch_ends if config.checkpoint_every is None else step % config.checkpoint_every == 0):
             self._save()
 

@@ -34,7 +34,7 @@ from pbwn_repro.engine.memory import keep_freed_memory
 from pbwn_repro.measurements.median import median_with_interval
 from pbwn_repro.measurements.parts import Parts, Progress
 from pbwn_repro.methods import method
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 
 PICTURES = 50_000  # of an epoch: the training set of CIFAR
 BASELINE = "normal"

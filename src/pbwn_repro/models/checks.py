@@ -2,24 +2,26 @@
 
 from collections.abc import Sequence
 
+from pbwn_repro.errors import UsageError
+
 
 def positive(network: str, **arguments: int) -> None:
     """Refuse an argument that is not a positive whole number."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{network}: {name} must be a positive whole number, got {value!r}")
+            raise UsageError(f"{network}: {name} must be a positive whole number, got {value!r}")
 
 
 def at_least(network: str, name: str, value: int, smallest: int, *, reason: str) -> None:
     """Refuse a value that the network cannot work with, and say why."""
     if value < smallest:
-        raise ValueError(f"{network}: {name}={value} is too small ({reason}): pass {smallest} or more")
+        raise UsageError(f"{network}: {name}={value} is too small ({reason}): pass {smallest} or more")
 
 
 def one_of(network: str, name: str, value: object, choices: Sequence[object]) -> None:
     """Refuse a word that is not among the choices."""
     if value not in choices:
-        raise ValueError(f"{network}: {name}={value!r} is unknown: choose from {', '.join(map(repr, choices))}")
+        raise UsageError(f"{network}: {name}={value!r} is unknown: choose from {', '.join(map(repr, choices))}")
 
 
 def blocks_per_stage(network: str, depth: int, *, offset: int) -> int:
@@ -27,7 +29,7 @@ def blocks_per_stage(network: str, depth: int, *, offset: int) -> int:
     num_blocks, remainder = divmod(depth - offset, 6)
     if remainder or num_blocks < 1:
         lower = 6 * max(num_blocks, 1) + offset
-        raise ValueError(
+        raise UsageError(
             f"{network}: depth {depth} is not of the form 6n+{offset} with n >= 1: "
             f"the nearest are {lower} and {lower + 6}"
         )

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pbwn_repro.models.checks import at_least, positive
+from pbwn_repro.models.family import Family
+from pbwn_repro.models.initialisation import UNIFORM_ZERO_BIAS, torch7_scale
 
 
 class BlockWidths(NamedTuple):
@@ -106,3 +108,22 @@ class Inception(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.classifier(self.features(x).mean((2, 3)))
         return scores
+
+
+FAMILIES = (
+    Family(
+        pattern=r"inception",
+        members=("inception",),
+        constructor=Inception,
+        paper=UNIFORM_ZERO_BIAS,
+        authors=torch7_scale(UNIFORM_ZERO_BIAS),
+        recipe={
+            "data": {"name": "cifar10", "normalisation": "cifar", "augmentation": "authors"},
+            "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+            "schedule": {"kind": "steps", "drops": [50, 80, 100], "factor": 0.2},
+            "epochs": 120,
+            "batch_size": 64,
+            "log_every": 10,
+        },
+    ),
+)

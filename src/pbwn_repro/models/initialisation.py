@@ -1,6 +1,6 @@
 """How a network's weights start: named choices, and the one function that applies them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -34,6 +34,16 @@ class Scheme:
         one_of("Scheme", "linear_bias", self.linear_bias, ("zero", "uniform-fan-in"))
         one_of("Scheme", "bn_scale", self.bn_scale, ("one", "uniform"))
         one_of("Scheme", "linear", self.linear, ("uniform-fan-in", "lecun"))
+
+
+HE = Scheme(convolution="he-fan-out", linear_bias="zero")
+UNIFORM = Scheme(convolution="uniform-fan-in", linear_bias="uniform-fan-in")
+UNIFORM_ZERO_BIAS = Scheme(convolution="uniform-fan-in", linear_bias="zero")
+
+
+def torch7_scale(scheme: Scheme) -> Scheme:
+    """The same with BN's scales as Torch7 starts them."""
+    return replace(scheme, bn_scale="uniform")
 
 
 @torch.no_grad()

@@ -6,6 +6,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from pbwn_repro.models.checks import one_of, positive
+from pbwn_repro.models.family import Family
+from pbwn_repro.models.initialisation import UNIFORM
 
 HIDDEN_SIZES = {"paper": (750, 250, 250), "authors": (1000, 750, 250, 250, 250)}
 
@@ -43,3 +45,23 @@ class MLP(nn.Module):
             raise ValueError(f"mlp: built for {self.num_pixels} pixels an image, got a batch of shape {tuple(x.shape)}")
         scores: Tensor = self.classifier(self.features(flat))
         return scores
+
+
+FAMILIES = (
+    Family(
+        pattern=r"mlp",
+        members=("mlp",),
+        constructor=MLP,
+        paper=UNIFORM,
+        recipe={
+            "model_options": {"sizes": "paper"},
+            "data": {"name": "mnist", "normalisation": "mnist-mlp"},
+            "optimizer": {"kind": "sgd", "lr": 0.3, "momentum": 0.0},
+            "epochs": 20,
+            "batch_size": 256,
+            "log_every": 10,
+        },
+        layers={"output_layer": None},  # all of them, the output layer too
+        free_at_start=("pbwn-riem", "pbwn-riem-nxn"),  # their first gradient is that of unnormalised weights
+    ),
+)

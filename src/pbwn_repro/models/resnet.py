@@ -1,9 +1,15 @@
 """The residual networks for CIFAR (tables 3 and 4)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pbwn_repro.models.checks import blocks_per_stage, positive
+from pbwn_repro.models.family import Family
+from pbwn_repro.models.initialisation import HE
 
 
 class PaddedShortcut(nn.Module):
@@ -67,3 +73,29 @@ class ResNet(nn.Module):
         features = self.blocks(functional.relu(self.bn(self.conv(x))))
         scores: Tensor = self.classifier(features.mean((2, 3)))
         return scores
+
+
+def authors_start(method: str) -> Mapping[str, Any]:
+    """In the authors' code, the convolutions of PBWN's variants kept Torch7's uniform start, and their biases."""
+    if not method.startswith("pbwn"):
+        return {}
+    return {"init": replace(HE, convolution="uniform-fan-in"), "convolution_bias": True}
+
+
+FAMILIES = (
+    Family(
+        pattern=r"resnet-(\d+)",
+        members=("resnet-20", "resnet-32", "resnet-44", "resnet-56", "resnet-110"),
+        constructor=ResNet,
+        paper=HE,
+        authors_start=authors_start,
+        recipe={
+            "data": {"name": "cifar10", "normalisation": "cifar", "augmentation": "authors"},
+            "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4},
+            "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.1},
+            "epochs": 160,
+            "batch_size": 128,
+            "log_every": 10,
+        },
+    ),
+)

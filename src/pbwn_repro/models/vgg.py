@@ -1,8 +1,14 @@
 """VGG-E for 32x32 images (table 2)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from torch import Tensor, nn
 
 from pbwn_repro.models.checks import at_least, positive
+from pbwn_repro.models.family import Family
+from pbwn_repro.models.initialisation import HE, torch7_scale
 
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 """Channels and number of convolutions of each stage; max pooling stands between the stages."""
@@ -33,3 +39,29 @@ class VGG(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.classifier(self.features(x).mean((2, 3)))
         return scores
+
+
+def authors_start(method: str) -> Mapping[str, Any]:
+    """In the authors' code, the convolutions of some methods kept Torch7's uniform start."""
+    uniform = {"init": replace(torch7_scale(HE), convolution="uniform-fan-in")}
+    return uniform if method in ("wn", "pbwn", "pbwn-riem", "pbwn-riem-nxn") else {}
+
+
+FAMILIES = (
+    Family(
+        pattern=r"vgg-e",
+        members=("vgg-e",),
+        constructor=VGG,
+        paper=HE,
+        authors=torch7_scale(HE),
+        authors_start=authors_start,
+        recipe={
+            "data": {"name": "cifar10", "normalisation": "cifar", "augmentation": "authors"},
+            "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+            "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.2},
+            "epochs": 160,
+            "batch_size": 128,
+            "log_every": 10,
+        },
+    ),
+)

@@ -3,7 +3,10 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pbwn_repro.errors import UsageError
 from pbwn_repro.models.checks import blocks_per_stage, positive
+from pbwn_repro.models.family import Family
+from pbwn_repro.models.initialisation import HE, torch7_scale
 
 
 class WideBlock(nn.Module):
@@ -46,7 +49,7 @@ class WideResNet(nn.Module):
         name = f"wrn-{depth}-{width}"
         positive(name, width=width, num_classes=num_classes, in_channels=in_channels, image_size=image_size)
         if not 0 <= dropout < 1:
-            raise ValueError(f"{name}: dropout is the share of zeroed activations and was {dropout}: pass 0 <= p < 1")
+            raise UsageError(f"{name}: dropout is the share of zeroed activations and was {dropout}: pass 0 <= p < 1")
         num_blocks = blocks_per_stage("wrn", depth, offset=4)
         self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
         blocks: list[nn.Module] = []
@@ -64,3 +67,24 @@ class WideResNet(nn.Module):
         features = functional.relu(self.bn(self.blocks(self.conv(x))))
         scores: Tensor = self.classifier(features.mean((2, 3)))
         return scores
+
+
+FAMILIES = (
+    Family(
+        pattern=r"wrn-(\d+)-(\d+)",
+        members=("wrn-16-4",),
+        constructor=WideResNet,
+        paper=HE,
+        authors=torch7_scale(HE),
+        # The authors' file for SVHN touches the first convolution alone, where the paper speaks of the network.
+        authors_layers={"output_layer": "classifier", "skip": ["blocks"]},
+        recipe={
+            "data": {"name": "svhn", "train": ["train", "extra"]},
+            "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+            "schedule": {"kind": "steps", "drops": [80, 120], "factor": 0.1},
+            "epochs": 160,
+            "batch_size": 128,
+            "log_every": 100,
+        },
+    ),
+)

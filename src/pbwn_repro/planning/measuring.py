@@ -13,7 +13,7 @@ from pbwn_repro.config import read_config
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.measurements import measure
-from pbwn_repro.recipes import recipe
+from pbwn_repro.models import recipe
 from pbwn_repro.runs.folder import RunFolder, State
 from pbwn_repro.runs.speed import Speeds
 

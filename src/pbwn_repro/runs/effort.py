@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pbwn_repro import methods, models
+from pbwn_repro import models
 from pbwn_repro.config import Adam, RunConfig
 from pbwn_repro.data import DataSet, MemorySplit, original
 from pbwn_repro.data.generated import SHAPES, STORED_PREFIX
@@ -72,10 +72,10 @@ def network_cost(config: RunConfig) -> NetworkCost:
     """Count on the meta device, where nothing is computed; a step is a forward pass three times, as in section 3.3."""
     shape = _shape(config.data.name)
     image = _as_the_network_sees_it(config, shape)
-    start = methods.start(config.model, config.method, config.init)
+    network = models.find(config.model)
+    start = network.start(config.method, config.init)
     with torch.device("meta"):
-        model = models.build(
-            config.model,
+        model = network.build(
             num_classes=shape.classes,
             in_channels=image.shape[1],
             image_size=image.shape[2],

@@ -11,8 +11,11 @@ from typing import Any
 from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.data import DataSet, load, original
 from pbwn_repro.data.loading import PLACES
-from pbwn_repro.recipes import prepared, recipe
+from pbwn_repro.models import recipe
 
+# How other data are prepared than those of the network's own experiment.
+_NORMALISATION = {"cifar10": "cifar", "cifar100": "cifar", "imagenet": "imagenet"}
+_AUGMENTED = ("cifar10", "cifar100")
 # Options that stand for a field further down.
 _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "labels": "data.labels"}
 
@@ -64,7 +67,7 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     if "model" not in wishes:
         raise ConfigError("model: which network? Give --model, such as --model resnet-20")
-    fields = copy.deepcopy(recipe(_known_model(wishes["model"])))
+    fields = copy.deepcopy(recipe(wishes["model"]))
     wanted = dict(wishes)
     source = wanted.pop("data", None)
     if isinstance(source, Mapping):  # a whole data part, as in the configuration of another run
@@ -107,11 +110,21 @@ def read_file(path: Path) -> dict[str, Any]:
     return fields
 
 
-def _known_model(name: str) -> str:
-    from pbwn_repro import models
+def prepared(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The data part of a recipe for another set than its own, or a copy of it.
 
-    models.scheme(name)
-    return name
+    A copy is prepared as the recipe says, another set as is usual for it.
+    """
+    if data["name"] == name:
+        return dict(data)
+    usual = {
+        "normalisation": _NORMALISATION.get(original(name), "unit-range"),
+        "augmentation": "authors" if original(name) in _AUGMENTED else "none",
+    }
+    if original(name) == data["name"]:
+        usual = {"normalisation": "unit-range", "augmentation": "none"}
+        usual |= {field: data[field] for field in usual if field in data}
+    return {"name": name, **usual, **({"labels": data["labels"]} if "labels" in data else {})}
 
 
 def _kept(wanted: Mapping[str, Any]) -> dict[str, Any]:

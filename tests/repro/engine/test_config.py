@@ -3,8 +3,8 @@
 import pytest
 
 from pbwn_repro.config import ConfigError, read_config
-from pbwn_repro.recipes import prepared, recipe
-from pbwn_repro.runs.resolution import joined, parse, resolve
+from pbwn_repro.models import recipe
+from pbwn_repro.runs.resolution import joined, parse, prepared, resolve
 from storm import digits_config
 
 FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digits", "digest": "0"}}

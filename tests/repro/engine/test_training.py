@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 import pbwn
-from pbwn_repro import methods, models
+from pbwn_repro import models
 from pbwn_repro.data import Batches, DataSet, MemorySplit, augmentations, load
 from pbwn_repro.engine import training as training_module
 from pbwn_repro.engine.evaluation import evaluate
@@ -116,7 +116,7 @@ def test_the_exported_model_is_plain_and_keeps_the_promise_of_its_method(train, 
     assert (metadata["method"], metadata["run"]) == (method, result["run"])
     off = max(
         float((weight.tensor.detach().flatten(1).norm(dim=1) - 1).abs().max())
-        for weight in pbwn.select(plain, **methods.layers("resnet-8")).constrained
+        for weight in pbwn.select(plain, **models.find("resnet-8").layers()).constrained
     )
     if method.startswith("pbwn"):
         assert off < 2e-6
@@ -227,14 +227,14 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_mean(train, monkeypatch):
 
 
 def test_a_broken_gradient_is_named_by_its_layer(train, monkeypatch):
-    build = models.build
+    build = models.Network.build
 
     def build_broken(*arguments, **options):
         model = build(*arguments, **options)
         model.classifier.weight.register_hook(lambda gradient: gradient * float("inf"))
         return model
 
-    monkeypatch.setattr(training_module.models, "build", build_broken)
+    monkeypatch.setattr(models.Network, "build", build_broken)
     with pytest.raises(NonFiniteError, match=r"step 1: the gradient of classifier\.weight is not finite"):
         train()
 

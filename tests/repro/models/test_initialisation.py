@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pbwn_repro.models import Scheme, build, initialise, names, scheme
+from pbwn_repro.models import Scheme, build, find, initialise, names
 
 HE, UNIFORM = "he-fan-out", "uniform-fan-in"
 
@@ -39,11 +39,11 @@ def batch_normalisations(model: nn.Module) -> list[nn.Module]:
     ],
 )
 def test_each_network_has_the_scheme_of_its_source(name: str, init: str, expected: Scheme) -> None:
-    assert scheme(name, init) == expected
+    assert find(name).scheme(init) == expected
 
 
 def test_the_papers_scheme_starts_every_bn_scale_at_one() -> None:
-    assert {scheme(name).bn_scale for name in names()} == {"one"}
+    assert {find(name).scheme().bn_scale for name in names()} == {"one"}
 
 
 def test_he_fan_out_has_the_standard_deviation_of_its_formula_and_no_bias() -> None:
@@ -82,7 +82,7 @@ def test_linear_weights_are_uniform_and_biases_as_the_scheme_says(name: str) -> 
         if isinstance(module, nn.Linear):
             bound = module.in_features**-0.5
             assert 0.9 * bound < module.weight.abs().max() <= bound
-            assert bool(module.bias.any()) == (scheme(name).linear_bias == UNIFORM)
+            assert bool(module.bias.any()) == (find(name).scheme().linear_bias == UNIFORM)
             assert module.bias.abs().max() <= bound
 
 
@@ -109,7 +109,7 @@ def test_the_same_seed_starts_the_same_network_from_either_generator() -> None:
     def weights(seed: int, generator: torch.Generator | None) -> torch.Tensor:
         torch.manual_seed(seed)
         model = build("resnet-8")
-        initialise(model, scheme("resnet-8"), generator=generator)
+        initialise(model, find("resnet-8").scheme(), generator=generator)
         return torch.cat([parameter.flatten() for parameter in model.parameters()])
 
     assert torch.equal(weights(1, None), weights(1, None))

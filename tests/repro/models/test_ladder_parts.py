@@ -5,8 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from pbwn_repro.models.ladder.decoder import Combinator
-from pbwn_repro.models.ladder.encoder import EncoderLayer
+from pbwn_repro.models.ladder import Combinator, EncoderLayer
 from repro.models.ladder_problem import WEIGHTS, batches, small_ladder
 
 

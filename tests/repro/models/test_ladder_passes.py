@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pbwn_repro.models import Ladder
-from pbwn_repro.models.ladder.encoder import EncoderLayer
+from pbwn_repro.models.ladder import EncoderLayer
 from repro.models.ladder_problem import WEIGHTS, batches, shake_parameters, small_ladder
 
 

@@ -1,4 +1,4 @@
-"""The Ladder network: a classifier that also learns from unlabeled images, by denoising each of its layers."""
+"""The Ladder network (table 8): a classifier that also learns from unlabeled images, by denoising its layers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, cast
@@ -8,9 +8,119 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.nn import functional
 
+from pbwn_repro.errors import UsageError
 from pbwn_repro.models.checks import one_of, positive
-from pbwn_repro.models.ladder.decoder import DecoderLayer
-from pbwn_repro.models.ladder.encoder import CleanLayer, EncoderLayer, normalise_each
+from pbwn_repro.models.family import Family
+from pbwn_repro.models.initialisation import UNIFORM, torch7_scale
+
+
+class CleanLayer(NamedTuple):
+    """What the denoising cost needs of one layer of the clean pass."""
+
+    z: Tensor
+    mean: Tensor
+    inverse_std: Tensor
+
+
+class EncoderLayer(nn.Module):
+    """One hidden layer of the Ladder's encoder (table 8).
+
+    z = BN(W h + b) without affine, Gaussian noise on z in the noisy passes, then h' = ReLU(scale * (z + shift)).
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+        self.normalisation = nn.BatchNorm1d(out_features, affine=False)
+        self.shift = nn.Parameter(torch.zeros(out_features))
+        self.scale = nn.Parameter(torch.ones(out_features))
+
+    def activate(self, z: Tensor) -> Tensor:
+        return functional.relu((z + self.shift) * self.scale, inplace=True)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The layer without noise; its BN follows the training mode, as in any network."""
+        return self.activate(self.normalisation(self.linear(h)))
+
+    def clean(self, h: Tensor) -> CleanLayer:
+        """Batch-normalised z and the batch statistics behind it; the running statistics take note."""
+        normalisation = self.normalisation
+        assert normalisation.num_batches_tracked is not None
+        assert normalisation.momentum is not None
+        normalisation.num_batches_tracked.add_(1)
+        # The operator under functional.batch_norm, called for the two results which that throws away: computing
+        # mean and variance a second time costs more than the normalisation itself.
+        z, mean, inverse_std = torch.native_batch_norm(
+            self.linear(h),
+            None,
+            None,
+            normalisation.running_mean,
+            normalisation.running_var,
+            True,
+            normalisation.momentum,
+            normalisation.eps,
+        )
+        return CleanLayer(z, mean, inverse_std)
+
+    def noisy(self, h: Tensor, passes: list[int], noise: Tensor) -> Tensor:
+        """Noisy z of several passes stacked in `h`, `passes` naming their numbers of rows.
+
+        One matrix product serves all of them; the batch statistics stay each pass's own.
+        """
+        return normalise_each(self.normalisation, self.linear(h), passes).add_(noise)
+
+
+def normalise_each(normalisation: nn.BatchNorm1d, stacked: Tensor, passes: list[int]) -> Tensor:
+    """Batch-normalise each pass of a stack by its own statistics, in order."""
+    return torch.cat([normalisation(rows) for rows in stacked.split(passes)])
+
+
+class UnitwiseBilinear(nn.Module):
+    """a = w z + v u + m z u + b, each unit with its own four numbers; at the start a = z."""
+
+    def __init__(self, num_units: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(num_units))
+        self.v = nn.Parameter(torch.zeros(num_units))
+        self.m = nn.Parameter(torch.zeros(num_units))
+        self.b = nn.Parameter(torch.zeros(num_units))
+
+    def forward(self, z: Tensor, u: Tensor) -> Tensor:
+        # Gathered as z (w + m u) + (b + v u): half the passes over memory of the formula as it is written.
+        return z * torch.addcmul(self.w, self.m, u) + torch.addcmul(self.b, self.v, u)
+
+
+class Combinator(nn.Module):
+    """The 'vanilla' combinator: z_hat = a1 + c sigmoid(a2), a1 and a2 unit-wise bilinear in (z, u).
+
+    At the start it is z + sigmoid(z).
+    """
+
+    def __init__(self, num_units: int) -> None:
+        super().__init__()
+        self.direct = UnitwiseBilinear(num_units)
+        self.gate = UnitwiseBilinear(num_units)
+        self.c = nn.Parameter(torch.ones(num_units))
+
+    def forward(self, z: Tensor, u: Tensor) -> Tensor:
+        return torch.addcmul(self.direct(z, u), self.c, torch.sigmoid(self.gate(z, u)))
+
+
+class DecoderLayer(nn.Module):
+    """One layer of the Ladder's decoder (table 8): u = BN(W above + b) without affine, then the combinator.
+
+    The decoder runs in training alone, so its BN keeps no running statistics.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+        self.normalisation = nn.BatchNorm1d(out_features, affine=False, track_running_stats=False)
+        self.combinator = Combinator(out_features)
+
+    def forward(self, noisy_z: Tensor, above: Tensor) -> Tensor:
+        guess: Tensor = self.combinator(noisy_z, self.normalisation(self.linear(above)))
+        return guess
 
 
 class Costs(NamedTuple):
@@ -62,12 +172,12 @@ class Ladder(nn.Module):
         one_of("ladder", "denoising", denoising, ("authors", "rasmus"))
         self.sizes = (in_channels * image_size**2, *hidden_sizes)
         if len(self.sizes) < 2 or len(denoising_weights) != len(self.sizes):
-            raise ValueError(
+            raise UsageError(
                 f"ladder: {len(denoising_weights)} denoising_weights for {len(hidden_sizes)} hidden_sizes: "
                 "pass one weight for the pixels and one for each of one or more hidden layers"
             )
         if noise < 0:
-            raise ValueError(f"ladder: noise is a standard deviation and was {noise}: pass a number >= 0")
+            raise UsageError(f"ladder: noise is a standard deviation and was {noise}: pass a number >= 0")
         self.noise = noise
         self.denoising_weights = tuple(denoising_weights)
         self.denoising = denoising
@@ -168,3 +278,26 @@ class Ladder(nn.Module):
                 f"ladder: built for {self.sizes[0]} pixels an image, got a batch of shape {tuple(x.shape)}"
             )
         return flat
+
+
+FAMILIES = (
+    Family(
+        pattern=r"ladder",
+        members=("ladder",),
+        constructor=Ladder,
+        paper=UNIFORM,
+        authors=torch7_scale(UNIFORM),
+        task="ladder",
+        recipe={
+            "model_options": {"denoising": "authors"},
+            "data": {"name": "mnist", "labels": 100},
+            "optimizer": {"kind": "adam", "lr": 0.001, "weight_decay": 1e-4},
+            "schedule": {"kind": "linear-tail", "constant_steps": 50_000},
+            "steps": 75_000,
+            "batch_size": 100,
+            "evaluate_every": 1_000,
+            "checkpoint_every": 1_000,
+            "log_every": 100,
+        },
+    ),
+)

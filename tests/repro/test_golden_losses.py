@@ -1,0 +1,27 @@
+"""The first losses of every network with every method are those that were written down."""
+
+import json
+
+import pytest
+
+import golden
+
+STORED = json.loads(golden.STORED.read_text())
+LARGE = ("inception", "vgg-e", "imagenet")
+CASES = [
+    pytest.param(case, marks=pytest.mark.long) if model.startswith(LARGE) and method not in ("normal", "pbwn") else case
+    for case, (model, method, _) in golden.CASES.items()
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_steps_have_the_losses_that_were_written_down(case):
+    found, known = golden.losses(case), STORED["losses"][case]
+    if golden.machine() == STORED["machine"]:
+        assert found == known, "if you meant it: python tests/golden.py"
+    else:
+        assert found == pytest.approx(known, rel=1e-5), "if you meant it: python tests/golden.py"
+
+
+def test_every_loss_that_is_stored_is_compared():
+    assert STORED["losses"].keys() == golden.CASES.keys()
