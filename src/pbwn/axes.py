@@ -18,12 +18,15 @@ class Axes:
     `Axes((0,))` fits a linear layer or a convolution, whose weight is stored (out, in, ...); `Axes((0, 1))` a stack
     of experts stored (expert, out, in). With `groups=g`, dimension 0 consists of g equal blocks, and a neuron's
     weights stay within one block: a grouped transposed convolution is stored (in, out / g, ...) and has
-    `Axes((1,), groups=g)`.
+    `Axes((1,), groups=g)`. Without neurons there is one norm for the whole matrix, `Axes(())`, or one for each of the
+    matrices that are packed along dimension 0, `Axes((), groups=3)`.
 
     >>> Axes((0,)).neuron_shape((16, 3, 5, 5)), Axes((0,)).fan_in((16, 3, 5, 5))
     ((16,), 75)
     >>> Axes((1,), groups=2).neuron_shape((6, 4, 3, 3)), Axes((1,), groups=2).fan_in((6, 4, 3, 3))
     ((2, 4), 27)
+    >>> Axes(()).neuron_shape((8, 4)), Axes((), groups=2).neuron_shape((8, 4))
+    ((), (2,))
     """
 
     neurons: tuple[int, ...]
@@ -33,7 +36,7 @@ class Axes:
         if isinstance(self.neurons, int):
             raise TypeError(f"axes are a tuple of dimensions: write ({self.neurons},)")
         object.__setattr__(self, "neurons", tuple(self.neurons))
-        if not self.neurons or any(not isinstance(d, int) or d < 0 for d in self.neurons):
+        if any(not isinstance(d, int) or d < 0 for d in self.neurons):
             raise ValueError(f"axes are dimensions counted from 0, such as (0,) or (0, 1); found {self.neurons}")
         if len(set(self.neurons)) < len(self.neurons):
             raise ValueError(f"axes name each dimension once; found {self.neurons}")
@@ -43,11 +46,13 @@ class Axes:
             raise ValueError(f"groups={self.groups} splits dimension 0, which {self.neurons} already counts as neurons")
 
     def __str__(self) -> str:
+        if not self.neurons:
+            return "whole matrix" if self.groups == 1 else f"{self.groups} packed matrices"
         return str(self.neurons) if self.groups == 1 else f"{self.neurons}, groups={self.groups}"
 
     def misfit(self, shape: tuple[int, ...]) -> str | None:
         """Say why these axes cannot describe a weight of this shape, or None where they can."""
-        if max(self.neurons) >= len(shape):
+        if max(self.neurons, default=-1) >= len(shape):
             return f"axes {self} need {max(self.neurons) + 1} dimensions or more, the weight has {len(shape)}"
         if len(self.neurons) == len(shape):
             return f"axes {self} count every dimension as neurons and leave no weights to normalise"
@@ -82,6 +87,31 @@ class Axes:
         """The number of weights of one neuron."""
         return prod(shape[d] for d in range(len(shape)) if d not in self.neurons) // self.groups
 
+
+def matrix_axes(axes: Axes, module: nn.Module, name: str) -> Axes:
+    """The axes of the matrices in a weight with these neuron axes: one norm for each of them.
+
+    The last axis counts the rows of a matrix, those before it count matrices, such as stacked experts. The matrices
+    that attention and recurrent layers pack into one weight are told apart.
+    """
+    if len(axes.neurons) > 1:
+        return Axes(axes.neurons[:-1])
+    return Axes((), groups=_packed_matrices(module, name) if axes == _ROWS else 1)
+
+
+def _packed_matrices(module: nn.Module, name: str) -> int:
+    *_, layer, attribute = ("", *name.split("."))
+    if isinstance(module, nn.MultiheadAttention):
+        return 3 if attribute == "in_proj_weight" else 1
+    if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        hidden, shape = getattr(module, "hidden_size", 0), module._parameters[attribute].shape  # type: ignore[union-attr]
+        return shape[0] // hidden if attribute.startswith(("weight_ih", "weight_hh")) else 1
+    sizes = getattr(module, "out_features", 0), getattr(module, "in_features", 0)
+    return 3 if layer in _PACKED_NAMES and sizes[0] == 3 * sizes[1] else 1
+
+
+# Linear layers that make queries, keys and values in one go, one after the other.
+_PACKED_NAMES = ("qkv", "Wqkv", "c_attn", "in_proj", "qkv_proj")
 
 T = TypeVar("T")
 AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"

@@ -25,6 +25,8 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 1e-30]]), Axes((0,))).tolist()
     [5.0, 1.0000000031710769e-30]
     """
+    if axes.neuron_dims == 0 and weight.ndim > 1:  # a whole matrix, by its rows, so that they are widened in blocks
+        return _norms(row_norms(weight, Axes((0,))), 0)
     rows = axes.rows(weight.detach())
     norms = [_norms(block.to(wide_dtype(weight)), axes.neuron_dims) for [block] in blocks(axes.neuron_dims, rows)]
     return norms[0] if len(norms) == 1 else torch.cat(norms)

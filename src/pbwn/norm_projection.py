@@ -48,6 +48,7 @@ def attach(
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    per: Literal["neuron", "matrix"] = "neuron",
     selection: Selection | None = None,
     initial: bool = True,
     state: Mapping[str, Any] | None = None,
@@ -75,6 +76,8 @@ def attach(
         axes: neuron axes of weights in custom layers, by pattern of their name.
         output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
+        per: one norm for each "neuron", or one for each whole "matrix": stacked experts are a matrix each, and so are
+            the matrices that attention and recurrent layers pack into one weight.
         selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
         initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
         state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
@@ -119,6 +122,7 @@ def attach(
         axes=axes,
         output_layer=output_layer,
         direction=direction,
+        per=per,
         strict=strict,
     )
     if not selection.constrained:
@@ -149,6 +153,7 @@ def project_(
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    per: Literal["neuron", "matrix"] = "neuron",
     selection: Selection | None = None,
     strict: bool = False,
 ) -> Selection:
@@ -173,6 +178,7 @@ def project_(
         axes=axes,
         output_layer=output_layer,
         direction=direction,
+        per=per,
         strict=strict,
         frozen="constrain",
     )

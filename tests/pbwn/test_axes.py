@@ -113,7 +113,7 @@ def test_the_rows_of_two_neurons_of_a_grouped_transposed_convolution_are_not_mix
 @pytest.mark.parametrize(
     ("axes", "groups", "words"),
     [
-        ((), 1, "counted from 0"),
+        ((0.5,), 1, "counted from 0"),
         ((-1,), 1, "counted from 0"),
         ((0, 0), 1, "each dimension once"),
         ((0,), 2, "splits dimension 0"),

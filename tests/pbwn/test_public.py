@@ -100,6 +100,7 @@ def test_the_arguments_of_attach_and_their_defaults_are_these():
         "axes": None,
         "output_layer": "auto",
         "direction": "incoming",
+        "per": "neuron",
         "selection": None,
         "initial": True,
         "state": None,

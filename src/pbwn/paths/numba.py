@@ -133,9 +133,11 @@ def _lines(entries: Sequence[Entry]) -> Iterator[tuple[int, ...]]:
     """The rows of all weights, those of a weight that are evenly spaced in one line."""
     neuron = 0
     for index, entry in enumerate(entries):
-        rows = entry.axes.rows(entry.weight.detach())
-        *outer, count = rows.shape[: entry.axes.neuron_dims]
-        length = prod(rows.shape[entry.axes.neuron_dims :])
+        rows, neuron_dims = entry.axes.rows(entry.weight.detach()), entry.axes.neuron_dims
+        if neuron_dims == 0:  # a whole matrix is one row
+            rows, neuron_dims = rows.unsqueeze(0), 1
+        *outer, count = rows.shape[:neuron_dims]
+        length = prod(rows.shape[neuron_dims:])
         for place in product(*map(range, outer)):
             offset = sum(number * stride for number, stride in zip(place, rows.stride(), strict=False))
             yield index, offset, count, rows.stride(len(outer)), length, neuron

@@ -65,6 +65,7 @@ _DEFAULTS = {
     "axes": None,
     "output_layer": "auto",
     "direction": "incoming",
+    "per": "neuron",
     "strict": False,
 }
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from pbwn.axes import Axes, as_axes
+from pbwn.axes import Axes, as_axes, matrix_axes
 from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, matches, named_parameters, suggestion
@@ -41,6 +41,7 @@ def select(
     axes: Mapping[str, Axes | tuple[int, ...]] | None = None,
     output_layer: str | Sequence[str] | None = "auto",
     direction: Literal["incoming", "outgoing"] = "incoming",
+    per: Literal["neuron", "matrix"] = "neuron",
     strict: bool = False,
     frozen: Literal["leave", "constrain"] = "leave",
 ) -> Selection:
@@ -62,6 +63,7 @@ def select(
         axes: neuron axes of weights in custom layers.
         output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
+        per: one norm for each "neuron", or one for each whole "matrix".
         strict: an error for a weight whose neuron axes are not known, rather than a warning and a line in the table.
         frozen: whether to "leave" weights that need no gradient alone, or to "constrain" them too.
 
@@ -91,6 +93,8 @@ def select(
         raise TypeError(f"axes are given by the weight's name, such as axes={{'experts': (0, 1)}}; found {axes!r}")
     if direction not in ("incoming", "outgoing"):
         raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
+    if per not in ("neuron", "matrix"):
+        raise ValueError(f'per is "neuron" or "matrix"; found {per!r}')
     if frozen not in ("leave", "constrain"):
         raise ValueError(f'frozen is "leave" or "constrain"; found {frozen!r}')
     choice = Choice(
@@ -99,6 +103,7 @@ def select(
         skip=_patterns("skip", skip),
         axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
         direction=direction,
+        per=per,
     )
     if choice.only and choice.also:
         raise ValueError(
@@ -148,6 +153,8 @@ class _Selector:
                 others = tuple(named.name for named in tied[1:])
                 left_alone.append(LeftAlone(first.name, first.module, shape, verdict, others))
                 continue
+            if self.choice.per == "matrix" and verdict.neurons:
+                verdict = matrix_axes(verdict, first.module, first.name)
             padding = _padding(tied) if verdict == Axes((0,)) else None
             is_named = self._is_named(tied)
             for same in _by_object(tied):  # each has a gradient of its own

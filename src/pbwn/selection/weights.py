@@ -90,6 +90,7 @@ class Choice:
     skip: tuple[str, ...] = ()
     axes: dict[str, Axes] = field(default_factory=dict)
     direction: str = "incoming"
+    per: str = "neuron"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -128,7 +129,7 @@ class Selection:
         unknown, sizes = self.unknown, self._sizes()
         rest = len(self.left_alone) - len(unknown)
         shares = [f"{plural(size, 'element')}, {percent(size, sum(sizes))}" for size in sizes]
-        neurons = plural(sum(weight.neurons for weight in self.constrained), "neuron")
+        neurons = plural(sum(weight.neurons for weight in self.constrained), self._unit)
         lines = [
             f"{plural(len(self.constrained), 'weight')} constrained ({neurons}, {shares[0]} of the model's parameters)"
         ]
@@ -175,15 +176,23 @@ class Selection:
         )
         return (
             Table(
-                ["constrained", "layer", "shape", "neurons", "fan-in", "axes"],
+                ["constrained", "layer", "shape", *self._columns, "axes"],
                 [(name, *members[0][1:]) for name, members in constrained],
-                right=["neurons", "fan-in"],
+                right=self._columns,
             ),
             Table(
                 ["left alone", "layer", "shape", "reason"],
                 [(name, *row[1:3], row[3].replace(row[0], name)) for name, [row, *_] in left_alone],
             ),
         )
+
+    @property
+    def _unit(self) -> str:
+        return "neuron" if self.choice.per == "neuron" else "norm"
+
+    @property
+    def _columns(self) -> list[str]:
+        return ["neurons", "fan-in"] if self.choice.per == "neuron" else ["norms", "elements each"]
 
     def _notes(self) -> list[str]:
         thin = folded(weight.name for weight in self.constrained if weight.fan_in == 1)
