@@ -33,12 +33,7 @@ from pbwn_repro.models import build
         ("wrn-16-4", {"dropout": 1.0}, ValueError, "dropout is the share of zeroed activations and was 1.0"),
         ("wrn-16-4", {"dropuot": 0.1}, TypeError, "wrn-16-4 has no option 'dropuot': did you mean 'dropout'"),
         ("vgg-e", {"dropout": 0.1}, TypeError, "vgg-e has no option 'dropout': it has none"),
-        (
-            "resnet-20",
-            {"init": "paper's"},
-            ValueError,
-            "init=\"paper's\" is unknown: choose 'paper', 'authors' or 'lecun'",
-        ),
+        ("resnet-20", {"init": "paper's"}, ValueError, "is unknown: choose 'paper', 'authors' or 'lecun'"),
         ("resnet-20", {"num_classes": 2.0}, ValueError, "num_classes must be a positive whole number, got 2.0"),
     ],
 )
