@@ -26,7 +26,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|nn|Optimizer|collections|typing|os|lightning|transformers)\b.*"),  # described elsewhere
     (
         "py:.*",
-        r"(Constraint|Backend|pbwn\.selection\.(rules|weights\.Choice))\b.*",
+        r"(Constraint|Backend|Radius|pbwn\.selection\.(rules|weights\.Choice))\b.*",
     ),  # names for types that their users see spelled out
 ]
 
