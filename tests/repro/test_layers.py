@@ -9,7 +9,20 @@ import pbwn_repro
 LIBRARY, SUITE = (Path(package.__file__).parent for package in (pbwn, pbwn_repro))
 # Bottom to top: a part may import itself and those before it.
 PARTS = [
-    *("errors", "importing", "data", "models", "methods", "config", "engine", "runs", "bench", "measurements"),
+    *(
+        "errors",
+        "importing",
+        "data",
+        "models",
+        "methods",
+        "metrics",
+        "config",
+        "tasks",
+        "engine",
+        "runs",
+        "bench",
+        "measurements",
+    ),
     *("paper", "catalog", "planning", "report", "doctor", "exit_codes", "commands", "cli"),
 ]
 
