@@ -40,6 +40,14 @@ SETTINGS = {
         "optimizer": {"kind": "adam", "weight_decay": 1e-4},
         "schedule": {"kind": "linear-tail", "constant_steps": 1},
     },
+    "char-gpt": {
+        "source": "sentences",
+        "batch_size": 4,
+        "data": {"context": 32},
+        "model_options": {"width": 32, "depth": 2},
+        "optimizer": {"kind": "adamw", "weight_decay": 0.1},
+        "schedule": {"kind": "cosine", "warmup_steps": 2},
+    },
 }
 # What the authors' code does otherwise, and what takes longer.
 OTHERS = {

@@ -14,12 +14,12 @@ from pbwn_repro.exit_codes import INTERRUPTED
 _PRELOADED = ["torch", "torch._dynamo", "pbwn_repro.runs.execution", "sklearn.datasets", "scipy"]
 
 
-def digits_config(**fields):
-    """A configuration on the embedded digits, small enough for seconds."""
+def digits_config(source="digits", **fields):
+    """A configuration on the embedded digits, or on other data that are always here, small enough for seconds."""
     from pbwn_repro.config import read_config
     from pbwn_repro.data import load
 
-    dataset = load("digits")
+    dataset = load(source)
     data = {"name": dataset.name, "digest": dataset.digest, **fields.pop("data", {})}
     length = {} if "epochs" in fields else {"steps": 12}
     usual = {"batch_size": 32, "checkpoint_every": 3, "evaluate_every": 4, **length}
@@ -73,7 +73,7 @@ def _child(document, path, killer, rank, count, meeting):
     try:
         execute(
             read_config(document),
-            load("digits"),
+            load(document["data"]["name"]),
             RunFolder(Path(path)),
             Processes(rank, count),
             killer,
@@ -103,13 +103,13 @@ class Killer:
             for _ in range(1 + self.twice):
                 signal.raise_signal(self.number)
 
-    def begin(self, name, step, total):
+    def begin(self, name, step, total, unit="steps"):
         pass
 
     def step(self, step, loss, rate, speed):
         self.at("step", step)
 
-    def evaluated(self, step, error):
+    def evaluated(self, step, metric, value):
         self.at("evaluation")
 
     def message(self, text):

@@ -31,6 +31,7 @@ OBSERVATION = frozenset({"evaluate_every", "checkpoint_every", "log_every"})
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Part(BaseModel):
@@ -44,7 +45,7 @@ class SGD(Part):
 
     kind: Literal["sgd"] = "sgd"
     lr: Rate = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Share = 0.9
     nesterov: bool = False
     weight_decay: Decay = 0.0
 
@@ -69,6 +70,25 @@ class Adam(Part):
     def make(self, model: nn.Module) -> Optimizer:
         """The optimizer of all parameters."""
         return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True)
+
+
+class AdamW(Part):
+    """Adam with decoupled weight decay, of matrices alone: not of biases and of the scales of normalisations."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: Rate = 0.001
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: Decay = 0.0
+
+    def make(self, model: nn.Module) -> Optimizer:
+        """The optimizer of all parameters, in two groups."""
+        parameters = list(model.parameters())
+        groups = [
+            {"params": [each for each in parameters if each.ndim > 1], "weight_decay": self.weight_decay},
+            {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+        ]
+        present = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(present, lr=self.lr, betas=self.betas, fused=True)
 
 
 class Constant(Part):
@@ -103,8 +123,21 @@ class LinearTail(Part):
     constant_steps: PositiveInt
 
 
+class Cosine(Part):
+    """A rate that rises linearly over the first steps, then falls along half a cosine to `final` times the initial."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    final: Share = 0.0
+
+
 class Data(Part):
-    """A data set by name and digest, never by place; the splits to train and to test on."""
+    """A data set by name and digest, never by place; the splits to train and to test on.
+
+    Args:
+        labels: the number of labeled examples, where the others are learnt from without labels.
+        context: the length of the sequences, where the set is a text.
+    """
 
     name: str
     digest: str
@@ -113,6 +146,7 @@ class Data(Part):
     normalisation: Literal["unit-range", "mnist-mlp", "cifar", "imagenet"] = "unit-range"
     augmentation: Literal["none", "authors", "he"] = "none"
     labels: PositiveInt | None = None
+    context: PositiveInt | None = None
 
 
 class RunConfig(Part):
@@ -139,8 +173,8 @@ class RunConfig(Part):
     method: str
     init: models.Init = "paper"
     scope: models.Scope = "paper"
-    optimizer: Annotated[SGD | Adam, Field(discriminator="kind")] = SGD()
-    schedule: Annotated[Constant | Steps | Exponential | LinearTail, Field(discriminator="kind")] = Constant()
+    optimizer: Annotated[SGD | Adam | AdamW, Field(discriminator="kind")] = SGD()
+    schedule: Annotated[Constant | Steps | Exponential | LinearTail | Cosine, Field(discriminator="kind")] = Constant()
     epochs: PositiveInt | None = None
     steps: PositiveInt | None = None
     batch_size: PositiveInt = 128
@@ -177,19 +211,34 @@ class RunConfig(Part):
                 f"batch_size {self.batch_size} does not split into {self.accumulation} accumulated parts for "
                 f"{self.processes} processes: choose a multiple of {parts}"
             )
-        if (self.model == "ladder") != (self.data.labels is not None):
+        task = models.find(self.model).task
+        if (task == "ladder") != (self.data.labels is not None):
             raise ValueError("the ladder, and no other network, needs a number of labels (data.labels, --labels)")
+        if task is not None and (task == "language") != (self.data.context is not None):
+            needs = "text: give --data text:FILE" if task == "language" else "images: data.context is for text"
+            raise ValueError(f"{self.model} learns from {needs}")
         if isinstance(self.schedule, LinearTail) and (self.steps or 0) < self.schedule.constant_steps:
             raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps} needs as many steps or more")
-        if isinstance(self.schedule, Steps) and self.schedule.momentum == "reset" and isinstance(self.optimizer, Adam):
+        if (
+            isinstance(self.schedule, Steps)
+            and self.schedule.momentum == "reset"
+            and not isinstance(self.optimizer, SGD)
+        ):
             raise ValueError("schedule.momentum 'reset' sets SGD's momentum to zero: with Adam, choose 'keep'")
         if self.shard and self.processes == 1:
             raise ValueError("shard spreads weights over processes: start several with torchrun --nproc-per-node 2")
         if self.shard and not is_own(self.method) and methods.method(self.method).reparametrizes:
             raise ValueError(f"shard: weights that {self.method} makes anew in each pass cannot be put together again")
-        if self.model == "ladder" and parts > 1:
+        if task == "ladder" and parts > 1:
             raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
         return self
+
+    @property
+    def task(self) -> models.TaskName:
+        """What the model is asked to do, as the data say."""
+        if self.data.labels is not None:
+            return "ladder"
+        return "classification" if self.data.context is None else "language"
 
     @property
     def document(self) -> dict[str, Any]:

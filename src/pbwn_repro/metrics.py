@@ -29,6 +29,14 @@ class Metric:
     title: str = ""
     beside: Mapping[str, str] = field(default_factory=dict)
 
+    def shown(self, value: float) -> str:
+        """A value as people read it, with its unit."""
+        return f"{value:.2f} {self.unit}" if self.unit == "%" else f"{value:.3f} {self.unit}".rstrip()
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether one value is better than another."""
+        return value < than if self.lower_is_better else value > than
+
     @property
     def label(self) -> str:
         """Its title with the unit, as a table or an axis has it."""
@@ -57,11 +65,13 @@ class Metric:
 
 
 TEST_ERROR = Metric("test_error", "test error", "%", "points", beside={"top5_error": "test_top5_error"})
+BITS_PER_CHARACTER = Metric("test_bits_per_character", "test cross entropy", "bits/char", "bits")
 FINAL_LOSS = Metric("final_training_loss", "final training loss", logarithmic=True, title="training loss, last epoch")
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         TEST_ERROR,
+        BITS_PER_CHARACTER,
         Metric(TEST_ERROR.best, "best top-1 error", "%", "points"),
         Metric("top5_error", "top-5 error", "%", "points"),
         FINAL_LOSS,
@@ -70,8 +80,3 @@ METRICS: Mapping[str, Metric] = {
         Metric("cost", "time", "%", "%"),
     )
 }
-
-
-def metric_of(model: str) -> Metric:
-    """The metric that a model's runs are judged by: result.json and each evaluation in metrics.jsonl have it."""
-    return TEST_ERROR

@@ -9,7 +9,7 @@ import pbwn_repro
 LIBRARY, SUITE = (Path(package.__file__).parent for package in (pbwn, pbwn_repro))
 # Bottom to top: a part may import itself and those before it.
 PARTS = [
-    *("errors", "importing", "data", "models", "methods", "config", "metrics", "engine", "runs", "bench"),
+    *("errors", "importing", "data", "models", "methods", "metrics", "config", "tasks", "engine", "runs", "bench"),
     *("measurements", "catalog", "planning", "report", "doctor", "exit_codes", "commands", "cli"),
 ]
 

@@ -32,7 +32,11 @@ def train(
     ] = None,
     data: Annotated[
         str | None,
-        option("The data set; the recipe's own if not given.", metavar="SET", completion=completing("digits", *SETS)),
+        option(
+            "The data set, or text:FILE; the recipe's own if not given.",
+            metavar="SET",
+            completion=completing("digits", "sentences", *SETS),
+        ),
     ] = None,
     method: Annotated[
         str | None,
@@ -77,7 +81,7 @@ def train(
     cache_dir: CacheDir = None,
     device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.")] = "auto",
     threads: Annotated[int | None, option("Threads; give 1 where several runs share a machine.", least=1)] = None,
-    workers: Annotated[int, option("Processes that decode pictures of sets that do not fit into memory.", least=0)] = 4,
+    workers: Annotated[int, option("Processes that decode images of sets that do not fit into memory.", least=0)] = 4,
     tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
     quiet: Annotated[bool, option("Print the result alone.", "--quiet", "-q")] = False,
     dry_run: Annotated[
@@ -132,6 +136,7 @@ def _train(
     from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.packing import find_device
     from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
+    from pbwn_repro.tasks import metric_of
 
     keep_freed_memory()
     if threads is not None:
@@ -150,7 +155,8 @@ def _train(
         reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
         result = execute(config, dataset, folder, place, reporter, workers=workers)
         if place.is_first:
-            print(f"{config.run_name}: test error {result['test_error']:.2f} %  ({folder.path})")
+            metric = metric_of(config)
+            print(f"{config.run_name}: {metric.words} {metric.shown(result[metric.name])}  ({folder.path})")
 
 
 def _warn(config: Any) -> None:

@@ -12,6 +12,7 @@ from pbwn_repro.data.errors import DamagedFileError, DataError, DownloadError, M
 from pbwn_repro.data.loading import load
 from pbwn_repro.data.published import original
 from pbwn_repro.data.splits import DataSet, MemorySplit, Split, join
+from pbwn_repro.data.text import TextSet, is_text
 
 __all__ = [
     "Augmentation",
@@ -24,10 +25,12 @@ __all__ = [
     "MemorySplit",
     "MissingFileError",
     "Split",
+    "TextSet",
     "UnknownSetError",
     "augmentations",
     "balanced_indices",
     "generator",
+    "is_text",
     "join",
     "labeled_and_unlabeled",
     "load",

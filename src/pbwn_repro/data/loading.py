@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pbwn_repro.data import folder, generated, parquet
+from torch import Tensor
+
+from pbwn_repro.data import folder, generated, parquet, text
 from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, read_decoded, read_manifest
 from pbwn_repro.data.download import Quiet, SourceFile
 from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError
 from pbwn_repro.data.published import KNOWN_SETS, LOSSLESS, KnownSet, PublishedSource
 from pbwn_repro.data.splits import DataSet, Split
+from pbwn_repro.data.text import TextSet
 
-NAMES = ("digits", *KNOWN_SETS, "imagenet")
-FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME")
-PLACES = (folder.PREFIX, parquet.PREFIX)  # of sets that are given by where they are
+NAMES = ("digits", *KNOWN_SETS, "imagenet", text.SENTENCES)
+FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME", "text:FILE")
+PLACES = (folder.PREFIX, parquet.PREFIX, text.PREFIX)  # of sets that are given by where they are
 
 Check = tuple[str, Callable[[], str]]
 
@@ -29,10 +32,10 @@ def load(
     splits: Sequence[str] | None = None,
     damaged: Damaged = "error",
     progress: Quiet | None = None,
-) -> DataSet:
+) -> DataSet | TextSet:
     """Return a data set, fetched, verified and decoded as far as needed.
 
-    name: one of NAMES, or folder:PATH, hf:NAME_OR_PATH, synthetic:NAME.
+    name: one of NAMES, or folder:PATH, hf:NAME_OR_PATH, synthetic:NAME, text:FILE.
     data_dir: a folder with files that are here already; nothing is downloaded then.
     cache_dir: where downloads and decoded sets are kept; $PBWN_CACHE or the system's usual place if not given.
     splits: only these; all if not given.
@@ -44,6 +47,8 @@ def load(
         root = cache_root(cache_dir)
         return load_cached(source, root, splits=splits, damaged=damaged, progress=progress or Quiet())
     dataset = load_uncached(name, data_dir)
+    if isinstance(dataset, TextSet):
+        return dataset
     chosen = {split: dataset[split] for split in splits or dataset.splits}
     return DataSet(dataset.name, chosen, dataset.classes, dataset.origin)
 
@@ -68,8 +73,10 @@ def find_source(name: str, data_dir: Path | None) -> Source | None:
     return None
 
 
-def load_uncached(name: str, data_dir: Path | None) -> DataSet:
-    """Return a set that is always here, or read from a folder of images."""
+def load_uncached(name: str, data_dir: Path | None) -> DataSet | TextSet:
+    """Return a set that is always here, or read from a folder of images, or a text."""
+    if text.is_text(name):
+        return text.load_text(name)
     if name == "digits":
         return generated.load_digits()
     if name == "imagenet":
@@ -161,7 +168,9 @@ def _check_decoded(place: Path, given: str) -> str:
     return f"{len(decoded.split):,} images, sha256 {decoded.split.digest[:16]}, from {decoded.origin}"
 
 
-def _check_split(images: Split) -> str:
+def _check_split(images: Split | Tensor) -> str:
+    if isinstance(images, Tensor):
+        return f"{len(images):,} characters"
     if isinstance(images, folder.FolderSplit) and (damaged := images.damaged()):
         raise DamagedFileError("\n       ".join(damaged))
     return f"{len(images):,} images, sha256 {images.digest[:16]}"
@@ -178,11 +187,15 @@ class Entry:
     bytes_here: int = 0
 
 
-ALWAYS_HERE = (Entry("digits", "1,437 train, 360 test", "always here", "scikit-learn"),)
+ALWAYS_HERE = (
+    Entry("digits", "1,437 train, 360 test", "always here", "scikit-learn"),
+    Entry(text.SENTENCES, "a text", "always here", "a formula"),
+)
 USERS_OWN = (
     Entry("imagenet", "as found", "yours", "--data-dir with train/ and val/"),
     Entry("folder:PATH", "as found", "yours", "train/<class>/*, val/<class>/*"),
     Entry("hf:NAME_OR_PATH", "as found", "yours", "the hub, or parquet files"),
+    Entry("text:FILE", "as found", "yours", "the characters of a file"),
     Entry("synthetic:NAME", "1,000 train, 500 test", "always here", "a formula, shaped like NAME"),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,11 +62,6 @@ class Processes:
         if self.count > 1:
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, src=0)
-
-
-def without_synchronisation(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Accumulate gradients in this process alone until the last part of a batch."""
-    return nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync()
 
 
 @contextmanager

@@ -10,20 +10,23 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pbwn_repro.errors import UsageError
+from pbwn_repro.metrics import Metric
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Reporter(Protocol):
     """Who wants to know how a run is doing."""
 
-    def begin(self, name: str, step: int, total: int) -> None:
-        """A run starts, or goes on, after `step` steps."""
+    def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
+        """A run starts, or resumes, after `step` steps; `unit` is what its speeds are told in."""
 
-    def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
+    def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Steps are done."""
 
-    def evaluated(self, step: int, error: float) -> None:
-        """The model was tested."""
+    def evaluated(self, step: int, metric: Metric, value: float) -> None:
+        """The model was evaluated: the metric that is shown, and its value."""
 
     def message(self, text: str) -> None:
         """Something that a person should know."""
@@ -35,13 +38,13 @@ class Reporter(Protocol):
 class Quiet:
     """Nobody does, but messages are printed."""
 
-    def begin(self, name: str, step: int, total: int) -> None:
+    def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
         """Say nothing."""
 
-    def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
+    def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Say nothing."""
 
-    def evaluated(self, step: int, error: float) -> None:
+    def evaluated(self, step: int, metric: Metric, value: float) -> None:
         """Say nothing."""
 
     def message(self, text: str) -> None:
@@ -55,12 +58,13 @@ class Quiet:
 class Lines(Quiet):
     """A line every few seconds, for logs."""
 
-    def begin(self, name: str, step: int, total: int) -> None:
+    def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
         """Name the run and where it stands."""
-        self._total, self._first, self._started, self._printed, self._error = total, step, time.monotonic(), 0.0, ""
+        self._total, self._first, self._started, self._printed = total, step, time.monotonic(), 0.0
+        self._value, self._unit = "", unit
         self.message(f"{name}: {f'going on at step {step:,} of' if step else 'starting,'} {total:,} steps")
 
-    def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
+    def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Print, if the last line is old enough."""
         now = time.monotonic()
         if now - self._printed < SECONDS_BETWEEN_LINES:
@@ -68,22 +72,22 @@ class Lines(Quiet):
         self._printed = now
         left = (now - self._started) / max(1, step - self._first) * (self._total - step)
         self.message(
-            f"step {step:,}/{self._total:,}  loss {loss:.4f}{self._error}  "
-            f"{pictures_per_second:,.0f} images/s  {_duration(left)} left"
+            f"step {step:,}/{self._total:,}  loss {loss:.4f}{self._value}  "
+            f"{speed:,.0f} {self._unit}/s  {_duration(left)} left"
         )
 
-    def evaluated(self, step: int, error: float) -> None:
-        """Print the error."""
-        self._error = f"  test error {error:.2f} %"
-        self.message(f"step {step:,}/{self._total:,}{self._error}")
+    def evaluated(self, step: int, metric: Metric, value: float) -> None:
+        """Print the value."""
+        self._value = f"  {metric.words} {metric.shown(value)}"
+        self.message(f"step {step:,}/{self._total:,}{self._value}")
 
 
 class Bar(Quiet):
     """A progress bar with everything in one row."""
 
-    def begin(self, name: str, step: int, total: int) -> None:
+    def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
         """Draw the bar."""
-        self._error = ""
+        self._value, self._unit = "", unit
         # All of it fits into 80 columns.
         self._progress = Progress(
             BarColumn(bar_width=10),
@@ -97,14 +101,14 @@ class Bar(Quiet):
         self._progress.start()
         self.message(name)
 
-    def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
+    def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Move the bar."""
-        state = f"loss {loss:.3f}{self._error} {pictures_per_second:,.0f} img/s"
+        state = f"loss {loss:.3f}{self._value} {speed:,.0f} {self._unit}/s"
         self._progress.update(self._task, completed=step, state=state)
 
-    def evaluated(self, step: int, error: float) -> None:
-        """Show the error from now on."""
-        self._error = f" err {error:.2f}%"
+    def evaluated(self, step: int, metric: Metric, value: float) -> None:
+        """Show the value from now on."""
+        self._value = f" {metric.shown(value)}"
 
     def message(self, text: str) -> None:
         """Print above the bar."""
@@ -127,17 +131,21 @@ class TensorBoard(Quiet):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
-            raise ValueError("--tensorboard needs the package tensorboard: pip install 'pbwn[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder))
+            raise UsageError("--tensorboard needs the package tensorboard: pip install 'pbwn[tensorboard]'") from None
+        self._writer, self._unit = SummaryWriter(str(folder)), "steps"
 
-    def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
+    def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
+        """Remember what speeds are told in."""
+        self._unit = unit
+
+    def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Add loss, rate and speed."""
-        for tag, value in (("loss", loss), ("learning rate", rate), ("images per second", pictures_per_second)):
+        for tag, value in (("loss", loss), ("learning rate", rate), (f"{self._unit} per second", speed)):
             self._writer.add_scalar(f"training/{tag}", value, step)
 
-    def evaluated(self, step: int, error: float) -> None:
-        """Add the error."""
-        self._writer.add_scalar("test/error", error, step)
+    def evaluated(self, step: int, metric: Metric, value: float) -> None:
+        """Add the value."""
+        self._writer.add_scalar(metric.name, value, step)
 
     def message(self, text: str) -> None:
         """Others print it."""

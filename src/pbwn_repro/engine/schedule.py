@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pbwn_repro.config import Exponential, LinearTail, RunConfig, Steps
+import math
+
+from pbwn_repro.config import Cosine, Exponential, LinearTail, RunConfig, Steps
 
 
 def learning_rate(config: RunConfig, step: int, steps_per_epoch: int, total_steps: int) -> float:
@@ -18,6 +20,11 @@ def learning_rate(config: RunConfig, step: int, steps_per_epoch: int, total_step
     if isinstance(schedule, LinearTail):
         tail = total_steps - schedule.constant_steps
         return initial * min(1.0, (total_steps - step) / tail) if tail else initial
+    if isinstance(schedule, Cosine):
+        if step < schedule.warmup_steps:
+            return initial * (step + 1) / schedule.warmup_steps
+        share = (step - schedule.warmup_steps) / max(1, total_steps - schedule.warmup_steps)
+        return initial * (schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * share)) / 2)
     return initial
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
@@ -16,34 +16,44 @@ from torch import nn
 import pbwn
 from pbwn_repro import methods, models
 from pbwn_repro.config import ConfigError, RunConfig
-from pbwn_repro.data import DataSet, random_seed
+from pbwn_repro.data import random_seed
 from pbwn_repro.engine import state
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
-from pbwn_repro.engine.evaluation import estimate_statistics, evaluate
 from pbwn_repro.engine.export import export
-from pbwn_repro.engine.finite import NonFiniteError, broken
+from pbwn_repro.engine.finite import LossWatch, NonFiniteError
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
-from pbwn_repro.engine.norms import NormWatch
+from pbwn_repro.engine.norms import NormWatch, estimate_statistics
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from pbwn_repro.engine.signals import Interrupted, StopRequest
-from pbwn_repro.engine.tasks import make_task, test_batches
+from pbwn_repro.tasks import AnySet, make_task
 
 
 @dataclass
 class Progress:
-    """Where a run stands: with weights and optimizer, all that a checkpoint has to know."""
+    """Where a run stands: with weights and optimizer, all that a checkpoint has to know.
+
+    metrics: of the last evaluation, by name; `best` is the best value of the one that is shown.
+    """
 
     step: int = 0
     skipped: int = 0
     loss_sum: float = 0.0  # since the last line of metrics
     losses_lost: int = 0  # of steps since then whose loss was not finite
-    error: float | None = None
-    top5_error: float | None = None
-    best_error: float | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    best: float | None = None
     best_step: int | None = None
     metrics_bytes: int = 0
+
+    @classmethod
+    def read(cls, content: bytes) -> Progress:
+        """What a checkpoint holds, also one from when every run was judged by its test error."""
+        fields = json.loads(content)
+        if "best_error" in fields:
+            fields["metrics"] = {"test_error": fields.pop("error"), "test_top5_error": fields.pop("top5_error")}
+            fields["best"] = fields.pop("best_error")
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -64,20 +74,22 @@ class Estimate(NamedTuple):
 class Training:
     """One run in the making. Everything random is a function of the seed and the place in the run."""
 
-    def __init__(self, config: RunConfig, dataset: DataSet, place: Processes, *, workers: int = 0) -> None:
+    def __init__(self, config: RunConfig, dataset: AnySet, place: Processes, *, workers: int = 0) -> None:
         """Build the network and the data streams; nothing is written."""
         self.config, self.place = config, place
         self.progress = Progress()
-        self._dataset = dataset
         self._task = make_task(config, dataset, place, workers)
-        self._tests = test_batches(config, dataset, place, workers)
         self._network = models.find(config.model)
         self._layers = self._network.layers(config.scope)
         self._method = methods.method(config.method)
         self.model = self._build()
+        self._task.check(self.model)
         self._wrapped = place.wrap(self.model, shard=config.shard)
         self._optimizer = self._method.optimizer(self.model, config.optimizer, self._layers)
         self._scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "float16")
+        self._watch = LossWatch(self.model, place.device)
+        # Where a look costs nothing, or decides whether a step is taken, it comes before the step.
+        self._looks_each_step = place.device.type == "cpu" or config.on_nonfinite == "skip"
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
         self.projection: pbwn.NormProjection | None = None
@@ -93,7 +105,7 @@ class Training:
         """Train from the checkpoint, or from the start, to the end. Raises Interrupted when asked to stop."""
         self._begin(checkpoint)
         self._store, self._metrics, self._timing, self._reporter = store, metrics, timing, reporter
-        reporter.begin(self.config.run_name, self.progress.step, self.total_steps)
+        reporter.begin(self.config.run_name, self.progress.step, self.total_steps, self._task.unit)
         try:
             with StopRequest() as stop:
                 self._clock = time.perf_counter()
@@ -101,6 +113,7 @@ class Training:
                     self._step()
                     self._after_step()
                     if self.place.any(stop.requested):
+                        self._finds_problem()
                         self._save()
                         raise Interrupted
                 return self._finish()
@@ -121,13 +134,8 @@ class Training:
     def _build(self) -> nn.Module:
         config = self.config
         torch.manual_seed(random_seed(config.seed, "initialisation"))
-        images = self._tests.batch(0, 0).images
         start = self._network.start(config.method, config.init)
-        told: dict[str, Any] = {
-            "num_classes": len(self._dataset.classes),
-            "in_channels": images.shape[1],
-            "image_size": images.shape[2],
-        }
+        told = self._network.accepted(self._task.told)
         if clash := told.keys() & config.model_options.keys():
             raise ConfigError(f"model_options.{min(clash)}: the data tell it, it cannot be set")
         try:
@@ -148,7 +156,8 @@ class Training:
         projected: Mapping[str, Any] | None = None
         if checkpoint is not None:
             files = checkpoint.files
-            self.progress = Progress(**json.loads(files["progress.json"]))
+            self.progress = Progress.read(files["progress.json"])
+            self._watch.reset(self.progress.loss_sum, self.progress.losses_lost)
             state.load_weights(self.model, files["model.safetensors"])
             state.load_optimizer(self.model, self._optimizer, files["optimizer.pt"])
             self._scaler.load_state_dict(state.unpack(files["scaler.pt"]))
@@ -173,10 +182,11 @@ class Training:
         self._optimizer.zero_grad(set_to_none=True)
         with self._precision():
             loss = self._task.gradient(self._wrapped, step, lambda part: self._scaler.scale(part).backward())
-        self._rate, self._loss = rate, self.place.sum(loss.detach().clone()).item() / self.place.count
-        problem = broken(loss, None if self._scaler.is_enabled() else self.model)
-        if self.place.any(problem is not None):
-            self._refuse(problem or "another process found a value that is not finite")
+        self._rate = rate
+        mean = self.place.sum(loss.detach().clone()).double() / self.place.count
+        self._watch.add(step + 1, loss, mean, gradients=not self._scaler.is_enabled())
+        if self._looks_each_step and self._finds_problem():
+            self.progress.skipped += 1
         else:
             scale = self._scaler.get_scale()
             self._scaler.step(self._optimizer)
@@ -184,15 +194,21 @@ class Training:
             self.progress.skipped += self._scaler.get_scale() < scale  # gradients overflowed: no step was taken
         self.progress.step += 1
 
-    def _refuse(self, problem: str) -> None:
-        message = f"step {self.progress.step + 1:,}: {problem}"
+    def _finds_problem(self) -> bool:
+        """Whether a loss or gradient since the last look was not finite; an error, unless such steps are skipped."""
+        found = self._watch.problem()
+        if not self.place.any(found is not None):
+            return False
+        step, problem = found or (self.progress.step + 1, "another process found a value that is not finite")
         if self.config.on_nonfinite == "stop":
             raise NonFiniteError(
-                f"{message}. The weights are still those of the step before. Lower the learning rate, or go on without "
-                "such steps with --on-nonfinite skip."
+                f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or resume without "
+                "such steps with --on-nonfinite skip.",
+                step,
             )
-        self._reporter.message(f"{message}; the step is skipped")
-        self.progress.skipped += 1
+        self._reporter.message(f"step {step:,}: {problem}; the step is skipped")
+        self._watch.forget_problem()
+        return True
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.precision == "float32":
@@ -200,56 +216,63 @@ class Training:
         return torch.autocast(self.place.device.type, getattr(torch, self.config.precision))
 
     def _after_step(self) -> None:
-        """Log, test, project after an epoch, save: in this order, each when it is due."""
-        config, progress = self.config, self.progress
-        step, last = progress.step, progress.step == self.total_steps
-        epoch_ends = step % self.steps_per_epoch == 0
-        if isfinite(self._loss):
-            progress.loss_sum += self._loss
-        else:
-            progress.losses_lost += 1
-        if step % config.log_every == 0 or last:
+        """Log, evaluate, project after an epoch, save: in this order, each when it is due."""
+        config, step = self.config, self.progress.step
+        last, epoch_ends = step == self.total_steps, step % self.steps_per_epoch == 0
+        logs = last or step % config.log_every == 0
+        evaluates = last or (epoch_ends if config.evaluate_every is None else step % config.evaluate_every == 0)
+        saves = last or (epoch_ends if config.checkpoint_every is None else step % config.checkpoint_every == 0)
+        if (logs or evaluates or saves) and not self._looks_each_step:
+            self._finds_problem()
+        if logs:
             count = step % config.log_every or config.log_every
-            averaged = count - progress.losses_lost
-            self._log(progress.loss_sum / averaged if averaged else nan, count)
-            progress.loss_sum, progress.losses_lost = 0.0, 0
-        if last or (epoch_ends if config.evaluate_every is None else step % config.evaluate_every == 0):
+            loss_sum, lost = self._watch.read()
+            self._log(loss_sum / (count - lost) if count > lost else nan, count)
+            self._watch.reset()
+        if evaluates:
             self._evaluate()
         if epoch_ends and not last:
             self._method.after_epoch(self.projection)
-        if last or (epoch_ends if config.checkpoint_every is None else step % config.checkpoint_every == 0):
+        if saves:
             self._save()
 
     def _log(self, loss: float, count: int) -> None:
         now = time.perf_counter()
-        speed = count * self.config.batch_size / (now - self._clock)
+        speed = count * self._task.step_size / (now - self._clock)
         self._metrics.write(step=self.progress.step, loss=_finite_or_none(loss))
         self._timing.write(step=self.progress.step, seconds=(now - self._clock) / count)
         self._reporter.step(self.progress.step, loss, self._rate, speed)
         self._clock = now
 
+    def _scores(self) -> dict[str, float | None]:
+        """All metrics of the weights as they are."""
+        self.place.align(self.model)
+        self.model.eval()
+        found = self._task.evaluate(self.model)
+        self.model.train()
+        return {name: _finite_or_none(value) for name, value in found.items()}
+
     def _evaluate(self) -> None:
-        """Test the weights as they are: before an epoch's projection, as batch statistics belong to them."""
-        progress, started = self.progress, time.perf_counter()
-        scores = evaluate(self.model, self._tests, self.place, len(self._dataset.classes))
-        progress.error, progress.top5_error = scores.error, scores.top5_error
-        if progress.best_error is None or scores.error < progress.best_error:
-            progress.best_error, progress.best_step = scores.error, progress.step
-        line: dict[str, Any] = {"test_error": scores.error, "test_loss": _finite_or_none(scores.loss)}
-        if scores.top5_error is not None:
-            line["test_top5_error"] = scores.top5_error
+        """Evaluate the weights as they are: before an epoch's projection, as batch statistics belong to them."""
+        progress, shown, started = self.progress, self._task.shown, time.perf_counter()
+        progress.metrics = self._scores()
+        value = progress.metrics[shown.name]
+        if value is not None and (progress.best is None or shown.is_better(value, progress.best)):
+            progress.best, progress.best_step = value, progress.step
+        line: dict[str, Any] = dict(progress.metrics)
         if all(map(isfinite, norms := self._norms.quartiles())):
             line["weight_norms"] = norms
         if self.projection is not None:
             line["deviation"] = self.projection.check().largest_deviation
         epoch = progress.step / self.steps_per_epoch
         self._metrics.write(step=progress.step, epoch=epoch, **line)
-        self._reporter.evaluated(progress.step, scores.error)
+        self._reporter.evaluated(progress.step, shown, nan if value is None else value)
         self._clock += time.perf_counter() - started
 
     def _save(self) -> None:
         started = time.perf_counter()
         self.place.align(self.model)
+        self.progress.loss_sum, self.progress.losses_lost = self._watch.read()
         self.progress.metrics_bytes = self._metrics.position()
         self._timing.position()
         extra = {"scaler": self._scaler.state_dict()}
@@ -263,23 +286,24 @@ class Training:
     def _finish(self) -> Finished:
         """Bring the model onto the sphere where that was promised, test it as exported, and sum up."""
         progress, config = self.progress, self.config
-        exported = progress.error
+        shown = self._task.shown
+        exported = progress.metrics[shown.name]
         before = after = None
         if self.projection is not None:
             before = self.projection.check()
             if before.between_projections:
                 self.projection.project()
                 torch.manual_seed(random_seed(config.seed, "statistics", rank=self.place.rank))  # for dropout
-                estimate_statistics(self.model, self._task.pictures(), self.place)
-                exported = evaluate(self.model, self._tests, self.place, len(self._dataset.classes)).error
+                estimate_statistics(self.model, self._task.inputs(), self.place)
+                exported = self._scores()[shown.name]
             after = self.projection.check()
         result = {
             "run": config.hash,
-            "test_error": progress.error,
-            "test_error_exported": exported,
-            "best_test_error": progress.best_error,
+            shown.name: progress.metrics[shown.name],
+            shown.exported: exported,
+            shown.best: progress.best,
             "best_step": progress.best_step,
-            "test_top5_error": progress.top5_error,
+            **{name: progress.metrics.get(name) for name in shown.beside.values()},
             "steps": progress.step,
             "skipped_steps": progress.skipped,
             "deviation": None if before is None else before.largest_deviation,

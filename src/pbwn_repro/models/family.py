@@ -154,14 +154,17 @@ class OwnModel(Network):
             self.scheme(init)
         return self._make(**options)
 
-    def check_scores(self, scores: Any, inputs: Tensor, num_classes: int, class_dim: int) -> None:
-        """Refuse a model whose answers are no scores of the classes."""
-        shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        if not isinstance(scores, Tensor) or scores.ndim <= class_dim or scores.shape[class_dim] < num_classes:
-            raise UsageError(
-                f"{self.name} answers inputs of shape {tuple(inputs.shape)} with {shape}: a tensor of scores is "
-                f"needed, with {num_classes} classes or more in dimension {class_dim}"
-            )
+    def check_scores(self, scores: Any, inputs: Tensor, needed: tuple[int, ...]) -> None:
+        """Refuse a model whose answers are no scores: of the shape needed, or with more classes than that."""
+        if isinstance(scores, Tensor) and scores.shape[:-1] == needed[:-1] and scores.shape[-1] >= needed[-1]:
+            return
+        answer = (
+            f"scores of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        )
+        raise UsageError(
+            f"{self.name} answers inputs of shape {tuple(inputs.shape)} with {answer}: scores of shape {needed} are "
+            "needed, the last dimension being the classes"
+        )
 
     def _callable(self) -> Callable[..., Any]:
         found = imported(self.name, kind="model", example=f"{OWN_EXAMPLE}, or the name of a network")

@@ -10,7 +10,6 @@ from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale, TrainedA
 from pbwn_repro.catalog.artefact import Only
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
-from pbwn_repro.engine.preprocessing import training_split
 from pbwn_repro.measurements import folder_of
 from pbwn_repro.planning.measuring import MeasuringJob, measuring_flops
 from pbwn_repro.planning.sources import Sources
@@ -18,6 +17,7 @@ from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Job, TrainingJob
 from pbwn_repro.runs.resolution import complete
 from pbwn_repro.runs.speed import Speeds
+from pbwn_repro.tasks import AnySet, training_split
 
 
 def plans_of(
@@ -117,9 +117,9 @@ def title_of(artefact: Artefact, plan: Plan) -> str:
     return " ".join((artefact.name, *words))
 
 
-def _check_labels(config: RunConfig, dataset: DataSet) -> None:
+def _check_labels(config: RunConfig, dataset: AnySet) -> None:
     """Notice before anything runs that a run needs more labeled pictures of a class than there are."""
-    if config.data.labels is not None:
+    if config.data.labels is not None and isinstance(dataset, DataSet):
         labels = training_split(config.data, dataset).labels
         try:
             balanced_indices(labels, config.data.labels, seed=config.seed)

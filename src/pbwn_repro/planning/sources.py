@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pbwn_repro.data import DataError, DataSet, UnknownSetError, load, original
+from pbwn_repro.data import DataError, DataSet, TextSet, UnknownSetError, load, original
 from pbwn_repro.data.cache import Store, cache_root
 from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.loading import PLACES, find_source
@@ -23,13 +23,13 @@ class Sources:
     data_dir: Path | None = None
     cache_dir: Path | None = None
     progress: Quiet = field(default_factory=Quiet)
-    _loaded: dict[tuple[str, ...], DataSet] = field(default_factory=dict)
+    _loaded: dict[tuple[str, ...], DataSet | TextSet] = field(default_factory=dict)
 
     def source_of(self, name: str) -> str:
         """What is loaded for a set."""
         return self.given.get(name, name)
 
-    def load(self, name: str, splits: Sequence[str]) -> DataSet:
+    def load(self, name: str, splits: Sequence[str]) -> DataSet | TextSet:
         """The set, or its copy, fetched if need be; a set that is no copy of it is an error."""
         source, key = self.source_of(name), (name, *splits)
         if key not in self._loaded:

@@ -15,9 +15,10 @@ from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, Scale
 from pbwn_repro.catalog.claims import BestSetting
 from pbwn_repro.config import Data, RunConfig
 from pbwn_repro.data import original
-from pbwn_repro.metrics import FINAL_LOSS, METRICS, Metric, metric_of
+from pbwn_repro.metrics import FINAL_LOSS, METRICS, Metric
 from pbwn_repro.report.model import Cell, Row, Summary, Table
 from pbwn_repro.report.statistics import Values, deviation, diverging, finite, mean, shared
+from pbwn_repro.tasks import metric_of
 
 SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 
@@ -159,7 +160,7 @@ class Cells:
         """The columns of its table: the paper's, or the final loss and what runs are judged by."""
         if self.artefact.table:
             return self.artefact.table.columns
-        judged = metric_of(self.runs.config.iloc[0].model)
+        judged = metric_of(self.runs.config.iloc[0])
         shown = (FINAL_LOSS, judged) if self.artefact.curves else (judged, FINAL_LOSS)
         return tuple(Column(metric.label, metric=metric.name) for metric in shown)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from pbwn_repro.metrics import Metric, metric_of
+from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells, by_seed
 from pbwn_repro.report.model import Curve, Plot, Row
 from pbwn_repro.report.runs import History
 from pbwn_repro.report.statistics import diverging, finite, mean
+from pbwn_repro.tasks import metric_of
 
 Points = list[tuple[float, float]]
 Rows = Sequence[tuple[Row, Sequence[History]]]
@@ -21,7 +22,7 @@ Rows = Sequence[tuple[Row, Sequence[History]]]
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
     """All plots of a section: the curves of the best settings, what searches gave, and what the paper found best."""
     found: list[Plot] = []
-    judged = metric_of(cells.runs.config.iloc[0].model)
+    judged = metric_of(cells.runs.config.iloc[0])
     places = dict.fromkeys(column.value for column in cells.columns)
     for value in places:
         column, *others = [each for each in cells.columns if each.value == value]

@@ -25,9 +25,10 @@ import pandas as pd
 from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact
 from pbwn_repro.catalog.artefact import identity
 from pbwn_repro.config import ConfigError, RunConfig, read_config
-from pbwn_repro.metrics import METRICS, Metric, metric_of
+from pbwn_repro.metrics import METRICS, Metric
 from pbwn_repro.report.statistics import mean
 from pbwn_repro.runs.folder import RunFolder, is_version_1
+from pbwn_repro.tasks import metric_of
 
 OWN = "train"  # the home of runs that belong to no artefact
 COLUMNS = (
@@ -124,7 +125,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"config": config, "seed": config.seed, "identity": identity(config), "state": "unfinished"}
     row |= {"environment": {}, "result": {}, "history": History()}
     if folder.result.exists():
-        metric = metric_of(config.model)
+        metric = metric_of(config)
         result = _result(folder, config, metric)
         try:
             history = read_history(folder.metrics, config, result["steps"])
@@ -200,7 +201,7 @@ def _compare(result: Mapping[str, Any], history: History, metric: Metric) -> Non
 
 def read_history(path: Path, config: RunConfig, steps: int) -> History:
     """Read a finished run's metrics; ValueError says what is missing or wrong in them."""
-    metric = metric_of(config.model)
+    metric = metric_of(config)
     losses: list[tuple[int, float | None]] = []
     evaluations: list[dict[str, Any]] = []
     for number, text in enumerate(path.read_text().splitlines(), start=1):

@@ -14,7 +14,6 @@ from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Plan, Scale, Tra
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.config import RunConfig, Steps
 from pbwn_repro.data.published import LOSSLESS, original
-from pbwn_repro.metrics import metric_of
 from pbwn_repro.report.cells import SETTINGS, Cells, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
@@ -22,6 +21,7 @@ from pbwn_repro.report.model import Report, Section
 from pbwn_repro.report.runs import OWN, read_runs
 from pbwn_repro.report.statistics import Values, compare, diverging, mean
 from pbwn_repro.report.verdicts import difference_in_words, verdicts
+from pbwn_repro.tasks import metric_of
 
 _SCALES: Mapping[str, str] = {
     "smoke": "Scale smoke: seconds of training on stand-ins for the data, to see that everything runs. The numbers say "
@@ -259,7 +259,7 @@ def _experiment(config: RunConfig) -> str:
 
 
 def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
-    metric = metric_of(config.model)
+    metric = metric_of(config)
     known = sorted(set(runs.method), key=lambda each: (each != "normal", each))
     rates, decays = (tuple(sorted(set(runs[each]), reverse=True)) for each in ("lr", "weight_decay"))
     axes = (

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from pbwn_repro import models
-from pbwn_repro.config import Adam, RunConfig
+from pbwn_repro.config import SGD, RunConfig
 from pbwn_repro.data import DataSet, MemorySplit, original
 from pbwn_repro.data.generated import SHAPES, STORED_PREFIX
 from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.engine.processes import Processes
-from pbwn_repro.engine.tasks import test_batches
+from pbwn_repro.tasks import AnySet, describe
 
 LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
 
@@ -41,62 +41,50 @@ class Effort:
 
 
 class NetworkCost(NamedTuple):
-    """FLOPs of a training step, and of testing one picture; the numbers of layers and of parameters."""
+    """FLOPs of a training step, and of evaluating one example; the numbers of layers and of parameters."""
 
     step_flops: float
-    picture_flops: float
+    example_flops: float
     layers: int
     parameters: int
 
 
-class _Shape(NamedTuple):
-    image: tuple[int, int, int]
-    classes: int
-    pictures: Mapping[str, int]
-
-
-def effort(config: RunConfig, cost: NetworkCost | None = None) -> Effort:
+def effort(config: RunConfig, cost: NetworkCost | None = None, dataset: AnySet | None = None) -> Effort:
     """What a configuration amounts to; `cost` is that of its network, where that is known already."""
-    cost = cost or network_cost(config)
-    pictures = _shape(config.data.name).pictures
-    steps_per_epoch = max(1, sum(pictures[split] for split in config.data.train) // config.batch_size)
+    cost = cost or network_cost(config, dataset)
+    counts = describe(config, dataset, Processes()).counts if dataset else _shape(config.data.name).counts
+    steps_per_epoch = max(1, sum(counts[split] for split in config.data.train) // config.batch_size)
     steps = config.steps or (config.epochs or 0) * steps_per_epoch
     tests = max(1, steps // (config.evaluate_every or steps_per_epoch))
-    flops = steps * cost.step_flops + tests * pictures[config.data.test] * cost.picture_flops
-    moments = 2 if isinstance(config.optimizer, Adam) else int(config.optimizer.momentum > 0)
+    flops = steps * cost.step_flops + tests * counts[config.data.test] * cost.example_flops
+    moments = int(config.optimizer.momentum > 0) if isinstance(config.optimizer, SGD) else 2
     # The exported model, and a checkpoint with the model and the optimizer's moments, in float32.
     return Effort(steps, flops, cost.step_flops, cost.layers, 4 * cost.parameters * (2 + moments))
 
 
-def network_cost(config: RunConfig) -> NetworkCost:
-    """Count on the meta device, where nothing is computed; a step is a forward pass three times, as in section 3.3."""
-    shape = _shape(config.data.name)
-    image = _as_the_network_sees_it(config, shape)
+def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCost:
+    """Count on the meta device, where nothing is computed; a step is a forward pass three times, as in section 3.3.
+
+    Without its data, they are taken to be of the usual shape for their name.
+    """
+    met = describe(config, dataset or _black(config), Processes())
     network = models.find(config.model)
-    start = network.start(config.method, config.init)
+    arguments = {**network.accepted(met.told), **network.start(config.method, config.init), **config.model_options}
     with torch.device("meta"):
-        model = network.build(
-            num_classes=shape.classes,
-            in_channels=image.shape[1],
-            image_size=image.shape[2],
-            **{**start, **config.model_options},
-        )
-        one = torch.zeros(1, *image.shape[1:])
+        model = network.build(**arguments)
+    example = met.example.to("meta")
     model.eval()
-    picture = _forward_flops(model, one)
-    step = 3 * config.batch_size * picture
+    one = _forward_flops(model, example)
+    step = 3 * config.batch_size * one
     if config.data.labels is not None:
-        batches = [torch.zeros(count, *image.shape[1:], device="meta") for count in _ladder_batches(config)]
+        counts = (config.data.labels, config.batch_size)
+        batches = [torch.zeros(count, *example.shape[1:], device="meta") for count in counts]
         labels = torch.zeros(config.data.labels, dtype=torch.long, device="meta")
         assert isinstance(model, models.Ladder)
         model.train()
         step = 3 * _forward_flops(model.loss, batches[0], labels, batches[1])
     layers = sum(parameter.ndim > 1 for parameter in model.parameters())
-    return NetworkCost(step, picture, layers, sum(parameter.numel() for parameter in model.parameters()))
-
-
-def _ladder_batches(config: RunConfig) -> tuple[int, int]:
-    return config.data.labels or 0, config.batch_size
+    return NetworkCost(step, one, layers, sum(parameter.numel() for parameter in model.parameters()))
 
 
 def _forward_flops(function: Callable[..., Tensor], *inputs: Tensor) -> float:
@@ -107,11 +95,17 @@ def _forward_flops(function: Callable[..., Tensor], *inputs: Tensor) -> float:
     return float(counter.get_total_flops())
 
 
-def _as_the_network_sees_it(config: RunConfig, shape: _Shape) -> Tensor:
-    """One black picture through the preparation that comes before a test."""
+class _Shape(NamedTuple):
+    image: tuple[int, int, int]
+    classes: int
+    counts: Mapping[str, int]
+
+
+def _black(config: RunConfig) -> DataSet:
+    """One black image in the shape of a set, which need not be here."""
+    shape = _shape(config.data.name)
     black = MemorySplit(torch.zeros(1, *shape.image, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
-    dataset = DataSet("black", {config.data.test: black}, ("black",), "nowhere")
-    return test_batches(config, dataset, Processes(), 0).batch(0, 0).images
+    return DataSet("black", {config.data.test: black}, ("black",) * shape.classes, "nowhere")
 
 
 def _shape(name: str) -> _Shape:

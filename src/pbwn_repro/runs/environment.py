@@ -13,12 +13,12 @@ import torch
 
 import pbwn
 import pbwn_repro
-from pbwn_repro.data import DataSet
+from pbwn_repro.tasks import AnySet
 
 _PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "numba", "triton")
 
 
-def environment(device: torch.device, dataset: DataSet | None = None) -> dict[str, Any]:
+def environment(device: torch.device, dataset: AnySet | None = None) -> dict[str, Any]:
     """What a run was made with: everything that its bytes may depend on besides the settings."""
     data = {"name": dataset.name, "sha256": dataset.digest, "origin": dataset.origin} if dataset else None
     return {

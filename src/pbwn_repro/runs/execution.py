@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import Any
 
 from pbwn_repro.config import RunConfig
-from pbwn_repro.data import DataSet
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
 from pbwn_repro.engine.finite import NonFiniteError
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
@@ -16,13 +15,15 @@ from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted
 from pbwn_repro.engine.training import Progress, Training
+from pbwn_repro.errors import UsageError
 from pbwn_repro.runs.environment import differences, environment
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+from pbwn_repro.tasks import AnySet
 
 
 def execute(
     config: RunConfig,
-    dataset: DataSet,
+    dataset: AnySet,
     folder: RunFolder,
     place: Processes,
     reporter: Reporter,
@@ -46,14 +47,14 @@ def execute(
             _note_environment(folder, environment(place.device, dataset), reporter)
         store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
         checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
-        position = 0 if checkpoint is None else json.loads(checkpoint.files["progress.json"])["metrics_bytes"]
+        position = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).metrics_bytes
         metrics = MetricsLog(folder.metrics, position) if place.is_first else NoLog()
         timing = _timing_log(folder) if place.is_first else NoLog()
         try:
             finished = training.run(store, metrics, timing, reporter, checkpoint)
         except NonFiniteError as error:
             if place.is_first:
-                folder.note_divergence(training.progress.step + 1, str(error))
+                folder.note_divergence(error.step, str(error))
             raise
         except Interrupted:
             raise Interrupted(f"stopped and saved in {folder.path}; the same command goes on from there") from None
@@ -76,10 +77,10 @@ def _found(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str
     return result
 
 
-def check_data(config: RunConfig, dataset: DataSet) -> None:
+def check_data(config: RunConfig, dataset: AnySet) -> None:
     """Make sure that the data are those that the configuration names."""
     if (config.data.name, config.data.digest) != (dataset.name, dataset.digest):
-        raise ValueError(
+        raise UsageError(
             f"the configuration names the data {config.data.name} ({config.data.digest[:8]}); found {dataset.name} "
             f"({dataset.digest[:8]}): pass the same --data and --data-dir as before"
         )
@@ -91,7 +92,7 @@ def _open_checkpoint(store: CheckpointStore, folder: RunFolder, reporter: Report
         checkpoint = store.newest(reporter.message)
         if checkpoint is None:
             return None
-        known = Progress(**json.loads(checkpoint.files["progress.json"])).metrics_bytes
+        known = Progress.read(checkpoint.files["progress.json"]).metrics_bytes
         held = folder.metrics.stat().st_size if folder.metrics.exists() else 0
         if held >= known:
             return checkpoint

@@ -6,7 +6,10 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
+
+from pbwn_repro.metrics import Metric
 
 SECONDS_BETWEEN_WRITES = 1.0
 
@@ -23,8 +26,8 @@ class Progress:
     first: int
     seconds: float
     loss: float | None = None
-    test_error: float | None = None
-    images_per_second: float | None = None
+    shown: str = ""  # the metric that is shown of it, as people read it
+    speed: str = ""
 
     @property
     def share(self) -> float:
@@ -46,20 +49,20 @@ class DiskReporter:
         self._path = folder / "progress.json"
         self._written = float("-inf")
 
-    def begin(self, name: str, step: int, total: int) -> None:
+    def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
         """Say where the run starts."""
-        self._started, self._first, self._total = time.monotonic(), step, total
-        self._error: float | None = None
+        self._started, self._first, self._total, self._unit = time.monotonic(), step, total, unit
+        self._shown = ""
         self._write(step)
 
-    def step(self, step: int, loss: float, rate: float, pictures_per_second: float) -> None:
+    def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Say where the run is, if that was not just said."""
         if time.monotonic() - self._written >= SECONDS_BETWEEN_WRITES:
-            self._write(step, loss, pictures_per_second)
+            self._write(step, loss if isfinite(loss) else None, f"{speed:,.0f} {self._unit}/s")
 
-    def evaluated(self, step: int, error: float) -> None:
-        """Tell the error from now on."""
-        self._error = error
+    def evaluated(self, step: int, metric: Metric, value: float) -> None:
+        """Tell the value from now on."""
+        self._shown = metric.shown(value)
 
     def message(self, text: str) -> None:
         """Print it: a sweep keeps what its processes print in the run's log."""
@@ -69,10 +72,10 @@ class DiskReporter:
         """Leave nothing behind."""
         self._path.unlink(missing_ok=True)
 
-    def _write(self, step: int, loss: float | None = None, speed: float | None = None) -> None:
+    def _write(self, step: int, loss: float | None = None, speed: str = "") -> None:
         self._written = time.monotonic()
         seconds = self._written - self._started
-        progress = Progress(step, self._total, self._first, seconds, loss, self._error, speed)
+        progress = Progress(step, self._total, self._first, seconds, loss, self._shown, speed)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_name(f".{self._path.name}.writing")
         temporary.write_text(json.dumps(asdict(progress)))

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pbwn_repro.config import ConfigError, RunConfig, read_config
-from pbwn_repro.data import DataSet, load, original
+from pbwn_repro.data import is_text, load, original
 from pbwn_repro.data.loading import PLACES
 from pbwn_repro.models import recipe
+from pbwn_repro.tasks import AnySet
 
+USUAL_CONTEXT = 128  # of texts, for models that have no recipe
 # How other data are prepared than those of the network's own experiment.
 _NORMALISATION = {"cifar10": "cifar", "cifar100": "cifar", "imagenet": "imagenet"}
 _AUGMENTED = ("cifar10", "cifar100")
@@ -22,7 +24,7 @@ _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "
 
 def resolve(
     wishes: Mapping[str, Any], *, data_dir: Path | None = None, cache_dir: Path | None = None, processes: int = 1
-) -> tuple[RunConfig, DataSet]:
+) -> tuple[RunConfig, AnySet]:
     """Complete a user's wishes with the recipe of the network, and load the data that they name.
 
     Wishes are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
@@ -68,6 +70,8 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if "model" not in wishes:
         raise ConfigError("model: which network? Give --model, such as --model resnet-20")
     fields = copy.deepcopy(recipe(wishes["model"]))
+    if not fields["data"]["name"] and "data" not in wishes:
+        raise ConfigError(f"data: which? {wishes['model']} has no recipe: give --data, such as --data cifar10")
     wanted = dict(wishes)
     source = wanted.pop("data", None)
     if isinstance(source, Mapping):  # a whole data part, as in the configuration of another run
@@ -117,6 +121,8 @@ def prepared(data: Mapping[str, Any], name: str) -> dict[str, Any]:
     """
     if data["name"] == name:
         return dict(data)
+    if is_text(name):
+        return {"name": name, "context": data.get("context", USUAL_CONTEXT)}
     usual = {
         "normalisation": _NORMALISATION.get(original(name), "unit-range"),
         "augmentation": "authors" if original(name) in _AUGMENTED else "none",

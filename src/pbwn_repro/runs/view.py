@@ -15,6 +15,7 @@ from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Ending
 from pbwn_repro.runs.progress import Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen, View
+from pbwn_repro.tasks import metric_of
 
 SECONDS_BETWEEN_LINES = 30.0
 RECENT = 5
@@ -87,8 +88,8 @@ class LinesView:
         """Print what is new."""
         for job, ending in sweep.ended:
             if ending.kind != "there":
-                error = final_error(job.path) if ending.kind == "done" else ""
-                self._once(job.title, described(ending) + (f", test error {error}" if error else ""))
+                value = final_value(job.path) if ending.kind == "done" else None
+                self._once(job.title, described(ending) + (f", {value[0]} {value[1]}" if value else ""))
         for job in sweep.running:
             self._once(job.title, "started")
         left = self._pace.seconds_left(sweep, {job.path: read_progress(job.path) for job in sweep.running})
@@ -118,23 +119,23 @@ class LiveView:
         self._live.start()
 
     def __exit__(self, *error: object) -> None:
-        """Leave the last picture."""
+        """Leave the table as it stands."""
         self._live.stop()
 
     def show(self, sweep: Sweep) -> None:
         """Draw where the sweep stands."""
-        self._live.update(picture(sweep, self._pace, room=max(3, self._live.console.height - RECENT - 4)))
+        self._live.update(drawing(sweep, self._pace, room=max(3, self._live.console.height - RECENT - 4)))
 
 
-def picture(sweep: Sweep, pace: Pace, room: int) -> Group:
+def drawing(sweep: Sweep, pace: Pace, room: int) -> Group:
     """The table of a sweep, and a line on the whole; of more runs than there is room for, the first."""
     progress = {job.path: read_progress(job.path) for job in sweep.running}
-    table = Table("run", "", "left", "error", "", box=None, pad_edge=False, header_style="dim")
+    table = Table("run", "", "left", "test", "", box=None, pad_edge=False, header_style="dim")
     table.columns[2].justify = table.columns[3].justify = "right"
     new = [(job, ending) for job, ending in sweep.ended if ending.kind != "there"]
     for job, ending in new[-RECENT:]:
-        bar, error = ProgressBar(1, 1.0, width=12), final_error(job.path)
-        table.add_row(Text(job.title), bar, "", error, Text(_WORDS[ending.kind]), style="dim")
+        bar, (_, value) = ProgressBar(1, 1.0, width=12), final_value(job.path) or ("", "")
+        table.add_row(Text(job.title), bar, "", value, Text(_WORDS[ending.kind]), style="dim")
     for job in sweep.running[:room]:
         table.add_row(Text(job.title), *_running(progress[job.path]))
     if len(sweep.running) > room:
@@ -156,12 +157,14 @@ def summary(sweep: Sweep, seconds_left: float | None) -> str:
     return ", ".join(parts)
 
 
-def final_error(path: Path) -> str:
-    """The test error of a finished training run; empty for everything else."""
+def final_value(path: Path) -> tuple[str, str] | None:
+    """What a finished training run is judged by, in words, and its value; None for everything else."""
     try:
-        return f"{RunFolder(path).read_result()['test_error']:.2f} %"
+        folder = RunFolder(path)
+        metric = metric_of(folder.read_config())
+        return metric.words, metric.shown(folder.read_result()[metric.name])
     except (OSError, ValueError, LookupError, TypeError):
-        return ""
+        return None
 
 
 def described(ending: Ending) -> str:
@@ -182,6 +185,4 @@ def _running(found: Progress | None) -> tuple[ProgressBar, str, str, str]:
     if found is None:
         return ProgressBar(1, 0.0, width=12), "", "", "starting"
     left = "" if found.seconds_left is None else duration(found.seconds_left)
-    error = "" if found.test_error is None else f"{found.test_error:.2f} %"
-    speed = "" if found.images_per_second is None else f"{found.images_per_second:,.0f} images/s"
-    return ProgressBar(1, found.share, width=12), left, error, speed
+    return ProgressBar(1, found.share, width=12), left, found.shown, found.speed

@@ -18,7 +18,7 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
         ({"learning_rate": 0.1}, "learning_rate: there is no such field; there is accumulation"),
         ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.sgd\.lr: Input should be greater than 0; found -0.1"),
         ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.sgd\.rate: there is no such field"),
-        ({"optimizer": {"kind": "adamw"}}, "optimizer: .*'sgd', 'adam'"),
+        ({"optimizer": {"kind": "lion"}}, "optimizer: .*'sgd', 'adam', 'adamw'"),
         ({"epochs": 0}, "epochs: Input should be greater than 0; found 0"),
         ({"epochs": 1.5}, "epochs: .*found 1.5"),
         ({"steps": 5}, "give the length as epochs or as steps"),
@@ -34,6 +34,8 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
         ({**LADDER, "accumulation": 2}, "accumulation and processes have to be 1"),
         ({"data": {"name": "digits", "digest": "0", "labels": 20}}, "the ladder, and no other network"),
         ({"optimizer": {"kind": "adam"}, "schedule": STEPS}, "with Adam, choose 'keep'"),
+        ({"model": "char-gpt"}, "char-gpt learns from text: give --data text:FILE"),
+        ({"data": {"name": "text-a", "digest": "0", "context": 8}}, "mlp learns from images: data.context is for text"),
         ({"shard": True}, "start several with torchrun"),
         ({"shard": True, "processes": 2, "method": "wn"}, "weights that wn makes anew in each pass"),
         ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
@@ -57,7 +59,7 @@ def test_a_configuration_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    "model", ["mlp", "inception", "vgg-e", "resnet-56", "wrn-16-4", "imagenet-preresnet-34", "ladder"]
+    "model", ["mlp", "inception", "vgg-e", "resnet-56", "wrn-16-4", "imagenet-preresnet-34", "ladder", "char-gpt"]
 )
 def test_every_network_has_a_recipe_that_is_valid(model):
     fields = recipe(model)

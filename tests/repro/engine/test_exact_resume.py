@@ -37,6 +37,16 @@ SCENARIOS = {
         "epochs": 3,
         "batch_size": 288,
     },
+    "a character-level GPT on text": {
+        "source": "sentences",
+        "model": "char-gpt",
+        "method": "pbwn-t5",
+        "model_options": {"width": 16, "depth": 1, "heads": 2},
+        "data": {"context": 16},
+        "optimizer": {"kind": "adamw", "weight_decay": 0.1},
+        "schedule": {"kind": "cosine", "warmup_steps": 4, "final": 0.1},
+        "log_every": 5,
+    },
     "two processes with sharded weights": {"model": "resnet-8", "method": "pbwn", "processes": 2, "shard": True},
     "two processes": {"model": "resnet-8", "method": "pbwn", "processes": 2, "data": {"augmentation": "authors"}},
 }

@@ -10,8 +10,10 @@ from pbwn_repro.config import (
     SCHEMA,
     SGD,
     Adam,
+    AdamW,
     ConfigError,
     Constant,
+    Cosine,
     Data,
     Exponential,
     LinearTail,
@@ -182,6 +184,7 @@ DEFAULTS_OF_SCHEMA_2 = {
         "normalisation": "unit-range",
         "augmentation": "none",
         "labels": None,
+        "context": None,
     },
     SGD: {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0},
     Adam: {"kind": "adam", "lr": 0.001, "weight_decay": 0.0},
@@ -189,6 +192,8 @@ DEFAULTS_OF_SCHEMA_2 = {
     Steps: {"kind": "steps", "momentum": "reset"},
     Exponential: {"kind": "exponential", "final": 0.01},
     LinearTail: {"kind": "linear-tail"},
+    AdamW: {"kind": "adamw", "lr": 0.001, "betas": (0.9, 0.999), "weight_decay": 0.0},
+    Cosine: {"kind": "cosine", "warmup_steps": 0, "final": 0.0},
 }
 
 

@@ -34,5 +34,13 @@ def test_the_linear_tail_is_constant_and_then_falls_to_zero():
     assert found == pytest.approx([1, 1, 1, 1, 2 / 3, 1 / 3])
 
 
+def test_the_cosine_rises_linearly_and_falls_to_its_final_share():
+    _, found = rates(12, 4, schedule={"kind": "cosine", "warmup_steps": 4, "final": 0.1})
+    assert found[:5] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
+    assert found[8] == pytest.approx(0.55)
+    assert found[4:] == sorted(found[4:], reverse=True)
+    assert 0.1 < found[-1] < 0.15
+
+
 def test_a_constant_rate_stays():
     assert set(rates(5, 2, schedule={"kind": "constant"})[1]) == {1.0}

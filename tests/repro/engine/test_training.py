@@ -11,14 +11,13 @@ import pbwn
 from pbwn_repro import models
 from pbwn_repro.data import Batches, DataSet, MemorySplit, augmentations, load
 from pbwn_repro.engine import training as training_module
-from pbwn_repro.engine.evaluation import evaluate
 from pbwn_repro.engine.finite import NonFiniteError
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.engine.state import unpack
-from pbwn_repro.engine.tasks import make_task
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import BusyError, RunFolder
+from pbwn_repro.tasks import classified, make_task
 from storm import digits_config
 
 
@@ -246,8 +245,8 @@ def test_equal_scores_are_no_right_answer():
 
     dataset = load("digits")
     batches = Batches(dataset.test, augmentations.Augmentation(()), batch_size=100, order="fixed", last="keep")
-    scores = evaluate(Undecided(), batches, Processes(), 10)
-    assert scores.error == pytest.approx(100 * (dataset.test.labels != 0).float().mean().item())
+    scores = classified(Undecided(), batches, Processes(), 10)
+    assert scores["test_error"] == pytest.approx(100 * (dataset.test.labels != 0).float().mean().item())
 
 
 def test_statistics_are_taken_of_mixed_batches():
@@ -255,8 +254,8 @@ def test_statistics_are_taken_of_mixed_batches():
     digits = load("digits").train
     by_class = MemorySplit(digits.images[digits.labels.argsort()], digits.labels.sort().values)
     config = digits_config(model="resnet-8", method="pbwn-epoch", epochs=1, batch_size=128)
-    dataset = DataSet("digits", {"train": by_class}, tuple("0123456789"), "sorted by class")
-    means = [images.mean().item() for images in make_task(config, dataset, Processes(), 0).pictures()]
+    dataset = DataSet("digits", {"train": by_class, "test": by_class}, tuple("0123456789"), "sorted by class")
+    means = [images.mean().item() for images in make_task(config, dataset, Processes(), 0).inputs()]
     whole = torch.tensor([by_class.images[first : first + 128].float().mean() for first in range(0, 1280, 128)])
     assert torch.tensor(means).std() / torch.tensor(means).mean() < 0.5 * whole.std() / whole.mean()
 

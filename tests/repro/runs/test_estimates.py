@@ -31,16 +31,16 @@ def test_steps_at_the_paper_s_scale_are_those_of_its_protocol(name, labels, step
     assert effort(plan(name, "paper", **labels)).steps == steps
 
 
-def test_a_step_of_the_mlp_costs_six_flops_per_weight_and_picture():
+def test_a_step_of_the_mlp_costs_six_flops_per_weight_and_image():
     cost = network_cost(plan("figure-2a", "paper"))
     weights = 1024 * 750 + 750 * 250 + 250 * 250 + 250 * 10
     assert cost.step_flops == 6 * 256 * weights
-    assert cost.picture_flops == 2 * weights
+    assert cost.example_flops == 2 * weights
 
 
 def test_the_ladder_s_step_is_more_than_a_classifier_s():
     cost = network_cost(plan("table-8", "paper", labels=20))
-    assert cost.step_flops > 3 * 120 * cost.picture_flops
+    assert cost.step_flops > 3 * 120 * cost.example_flops
 
 
 def test_the_bytes_of_a_run_are_those_that_it_leaves(tmp_path):

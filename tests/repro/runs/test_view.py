@@ -7,19 +7,20 @@ import pytest
 from rich.console import Console
 
 from fragile import digits_job
+from pbwn_repro.metrics import TEST_ERROR
 from pbwn_repro.runs import view
 from pbwn_repro.runs.jobs import Ending
 from pbwn_repro.runs.progress import DiskReporter, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen
-from pbwn_repro.runs.view import LinesView, LiveView, Pace, duration, picture, view_for
+from pbwn_repro.runs.view import LinesView, LiveView, Pace, drawing, duration, view_for
 
 
 @pytest.fixture
 def sweep(tmp_path):
     jobs = [digits_job(tmp_path / str(number), f"job {number}") for number in range(6)]
     reporter = DiskReporter(jobs[2].path)
-    reporter.begin("", 10, 40)
-    reporter.evaluated(20, 12.5)
+    reporter.begin("", 10, 40, "images")
+    reporter.evaluated(20, TEST_ERROR, 12.5)
     reporter._written = float("-inf")
     reporter.step(20, 0.5, 0.1, 1234.0)
     ended = [(jobs[0], Ending("done")), (jobs[1], Ending("failed", "ValueError: no"))]
@@ -29,7 +30,7 @@ def sweep(tmp_path):
 def drawn(sweep, **options):
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        console.print(picture(sweep, Pace(), **options))
+        console.print(drawing(sweep, Pace(), **options))
     return console.export_text()
 
 
