@@ -13,25 +13,21 @@ python examples/compare_methods.py
 
 import statistics
 from collections import OrderedDict
-from dataclasses import replace
 
 import torch
 from torch import nn
 
-import pbwn
 from pbwn_repro.methods import method
 
-METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-t10", "pbwn-epoch", "max-norm")
+# Max-norm with a limit of 1: neurons grow longer than that here, while its usual limit of 3 would hardly ever bind.
+METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-t10", "pbwn-epoch", "max-norm-1.0")
 LEARNING_RATES = (0.03, 0.1, 0.3, 1.0)
 SEEDS, EPOCHS = 3, 5
-LIMIT = 1.0  # of Max-norm: neurons grow longer than that here; the method's own limit of 3.0 would hardly ever bind
-# Not one of the paper's networks: all weights but those of `classifier` are constrained. With the name "mlp", methods
-# would do what the authors do there, and constrain the output layer too.
-NETWORK = "own"
+LAYERS = {"output_layer": "classifier"}  # what methods leave alone, as an argument of `pbwn.attach`
 
 
 def build():
-    """Your model. Its output layer is called `classifier`: methods leave that one alone."""
+    """Your model."""
     return nn.Sequential(
         OrderedDict(
             first=nn.Linear(20, 32, bias=False),
@@ -55,12 +51,10 @@ def train(name, learning_rate, seed):
     """One run: the error in percent on the data for choosing, and on those for testing."""
     torch.manual_seed(seed)
     chosen, model = method(name), build()
-    if name == "max-norm":
-        chosen = replace(chosen, constraint=pbwn.MaxNorm(LIMIT))
-    chosen.prepare(model, NETWORK)  # before the optimizer: weight normalization renames weights
+    chosen.prepare(model, LAYERS)  # before the optimizer: weight normalization renames weights
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
-    projection = chosen.attach(model, optimizer, NETWORK)
+    projection = chosen.attach(model, optimizer, LAYERS)
     x, y = data(1024, seed=0)
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(y)).split(64):
@@ -68,8 +62,7 @@ def train(name, learning_rate, seed):
             nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
         schedule.step()
-        if chosen.projects_after_each_epoch:
-            projection.project()
+        chosen.after_epoch(projection)
     model.eval()
     return [100 * (model(x).argmax(1) != y).float().mean().item() for x, y in (data(1024, seed=1), data(1024, seed=2))]
 

@@ -84,8 +84,8 @@ def test_the_public_names_are_these():
     errors = {"DataError", "DamagedFileError", "DownloadError", "MissingFileError", "UnknownSetError"}
     sets = {"DataSet", "MemorySplit", "Split", "join", "load", "original"}
     batches = {"Augmentation", "Batch", "Batches", "augmentations", "generator", "random_seed"}
-    ladder = {"balanced_indices", "labeled_and_unlabeled"}
-    assert set(data.__all__) == errors | sets | batches | ladder
+    ladder, text = {"balanced_indices", "labeled_and_unlabeled"}, {"TextSet", "is_text"}
+    assert set(data.__all__) == errors | sets | batches | ladder | text
     assert all(hasattr(data, name) for name in data.__all__)
 
 

@@ -58,7 +58,7 @@ def test_a_failing_run_leaves_its_traceback_and_stops_no_other(tmp_path):
     result = run(broken, digits_job(tmp_path / "sound", "sound"), slots=1)
     assert kinds(result) == {"broken": "failed", "sound": "done"}
     [(_, ending)] = result.having("failed")
-    assert "ValueError: the configuration names the data digits" in ending.message
+    assert "UsageError: the configuration names the data digits" in ending.message
     assert "Traceback" in (tmp_path / "broken" / "log.txt").read_text()
     assert sweep_code(result) == FAILED
 
