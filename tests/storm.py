@@ -121,7 +121,7 @@ class Killer:
 
 def contents(folder):
     """Every byte that a run leaves behind, times and environment aside."""
-    left_out = {"timing.jsonl", ".lock", "environment.json"}
+    left_out = {"timing.jsonl", ".lock", ".holder", "environment.json"}
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(Path(folder).rglob("*"))

@@ -19,6 +19,7 @@ from pbwn_repro.commands import (
     report,
     reproduce,
     show,
+    sweep,
     train,
 )
 from pbwn_repro.exit_codes import exit_code
@@ -31,6 +32,7 @@ HELP = """Projection Based Weight Normalization: every table and figure of the p
 
 A first look: pbwn demo (a minute). One table: pbwn reproduce table-3 --scale short, then pbwn report runs.
 In your own training script: pbwn.attach(model, optimizer). What it would constrain: pbwn inspect MODULE:CALLABLE.
+With and without, at several rates: pbwn sweep --model MODULE:CALLABLE --data SET --rates 0.1,0.3,1 --seeds 3.
 """
 EPILOG = (
     "Exit codes: 0 done; 1 something outside the command went wrong; 2 wrong usage; "
@@ -48,6 +50,7 @@ app.command(rich_help_panel=RUNS)(archive.archive)
 app.command(rich_help_panel=RUNS)(migrate.migrate)
 app.add_typer(data.app, name="data", rich_help_panel=RUNS)
 app.command(rich_help_panel=OWN)(inspect.inspect)
+app.command(rich_help_panel=OWN)(sweep.sweep)
 app.command(rich_help_panel=MACHINE)(doctor.doctor)
 app.command(rich_help_panel=MACHINE)(bench.bench)
 

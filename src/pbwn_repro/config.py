@@ -28,6 +28,9 @@ SCHEMA = 2
 # it, so an artefact that shows those asks for runs that were observed as its plan says. All other fields count, also
 # those that change no more than the order of a sum (processes, shard, compile).
 OBSERVATION = frozenset({"evaluate_every", "checkpoint_every", "log_every"})
+# Nor does this: it decides whether a run that meets a value that is not finite ends there or goes on in its folder.
+# A run that has skipped steps says so in its result.
+UNHASHED = OBSERVATION | {"on_nonfinite"}
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -150,7 +153,7 @@ class Data(Part):
 
 
 class RunConfig(Part):
-    """Everything that a run's result depends on, and how often it is observed on the way (`OBSERVATION`).
+    """Everything that a run's result depends on, and what its name does not depend on (`UNHASHED`).
 
     Args:
         model: a name of `pbwn_repro.models`, or MODULE:CALLABLE, with its own options in `model_options`.
@@ -164,6 +167,7 @@ class RunConfig(Part):
         evaluate_every: steps between evaluations; after each epoch if None.
         checkpoint_every: steps between checkpoints; after each epoch if None.
         log_every: the number of steps that a line of metrics averages the training loss over.
+        on_nonfinite: whether a step whose loss or gradient is not finite ends the run, or is skipped.
         processes: how many share the work; `shard` spreads weights over them (FSDP2).
     """
 
@@ -249,7 +253,7 @@ class RunConfig(Part):
     def identity(self) -> dict[str, Any]:
         """What the result depends on: the schema version, and the values that differ from its defaults."""
         differing = _differing(self)
-        return {"schema": SCHEMA} | {name: value for name, value in differing.items() if name not in OBSERVATION}
+        return {"schema": SCHEMA} | {name: value for name, value in differing.items() if name not in UNHASHED}
 
     @property
     def hash(self) -> str:

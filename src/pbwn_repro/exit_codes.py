@@ -22,21 +22,20 @@ DONE, FAILED, USAGE, NON_FINITE, INTERRUPTED = 0, 1, 2, 3, 75
 
 
 def exit_code(error: Exception) -> int | None:
-    """The exit code of an error that a user can do something about; None for all others."""
+    """The exit code of an error that a user can do something about; None for all others, which are bugs."""
     from pbwn_repro.data import DataError, UnknownSetError
     from pbwn_repro.engine.finite import NonFiniteError
     from pbwn_repro.engine.signals import Interrupted
+    from pbwn_repro.errors import UsageError
     from pbwn_repro.runs.folder import BusyError
 
     if isinstance(error, Interrupted):
         return INTERRUPTED
     if isinstance(error, NonFiniteError):
         return NON_FINITE
-    if isinstance(error, UnknownSetError):
+    if isinstance(error, (UsageError, UnknownSetError)):
         return USAGE
-    if isinstance(error, (DataError, OSError, BusyError)):
-        return FAILED
-    return USAGE if isinstance(error, ValueError) else None
+    return FAILED if isinstance(error, (DataError, OSError, BusyError)) else None
 
 
 def sweep_code(sweep: Sweep) -> int:

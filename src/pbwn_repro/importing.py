@@ -38,10 +38,15 @@ def source_digest(target: str) -> str | None:
     return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+def import_from(folder: Path | str) -> None:
+    """Have modules looked for in a folder too."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
 def _module(name: str) -> Any:
     here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    import_from(here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

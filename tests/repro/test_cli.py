@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 
 import cli_surface
 import pbwn
-from pbwn_repro import catalog, exit_codes, methods, models
+from pbwn_repro import catalog, cli, exit_codes, methods, models
 from pbwn_repro.cli import EPILOG, app
 from pbwn_repro.commands import names
+from pbwn_repro.config import ConfigError
+from pbwn_repro.data import DataError, UnknownSetError
 from pbwn_repro.data.published import KNOWN_SETS
+from pbwn_repro.errors import UsageError
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -57,6 +60,29 @@ def test_an_unknown_command_suggests_the_nearest_one():
     done = pbwn_command("reprodcue")
     assert done.exit_code == exit_codes.USAGE
     assert "No such command 'reprodcue'. Did you mean 'reproduce'?" in done.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("--jobs 0: at least 1 is needed"), exit_codes.USAGE),
+        (ConfigError("batch_size: found 0"), exit_codes.USAGE),
+        (UnknownSetError("no such set"), exit_codes.USAGE),
+        (DataError("damaged"), exit_codes.FAILED),
+        (OSError("full"), exit_codes.FAILED),
+        (ValueError("not enough values to unpack"), None),
+        (KeyError("sgd"), None),
+    ],
+)
+def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatch, capsys):
+    def fails():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(type(error) if code is None else SystemExit) as end:
+        cli.run()
+    if code is not None:
+        assert (end.value.code, capsys.readouterr().err) == (code, f"pbwn: {error}\n")
 
 
 def test_the_names_that_complete_are_the_names_that_there_are():

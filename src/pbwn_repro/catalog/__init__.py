@@ -25,6 +25,7 @@ from pbwn_repro.catalog.table_5 import TABLE_5
 from pbwn_repro.catalog.table_6 import TABLE_6
 from pbwn_repro.catalog.table_7 import TABLE_7
 from pbwn_repro.catalog.table_8 import TABLE_8
+from pbwn_repro.errors import UsageError
 
 __all__ = [
     "ARTEFACTS",
@@ -57,5 +58,5 @@ def find(name: str) -> Artefact:
     if name not in KNOWN:
         nearest = difflib.get_close_matches(name, KNOWN, n=1)
         guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(f"unknown artefact {name!r}: {guess}There is {', '.join(ARTEFACTS)}")
+        raise UsageError(f"unknown artefact {name!r}: {guess}There is {', '.join(ARTEFACTS)}")
     return KNOWN[name]

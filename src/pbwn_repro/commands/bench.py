@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from pbwn_repro.commands.names import completing, networks
+from pbwn_repro.errors import UsageError
 
 
 def bench(
@@ -43,7 +44,7 @@ def bench(
 
     unknown = set(part or ()) - set(PARTS)
     if unknown:
-        raise ValueError(f"unknown part {', '.join(sorted(unknown))}: there is {', '.join(PARTS)}")
+        raise UsageError(f"unknown part {', '.join(sorted(unknown))}: there is {', '.join(PARTS)}")
     extent = QUICK if quick else Extent()
     given: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
     if network:
@@ -52,7 +53,7 @@ def bench(
     parts = tuple(each for each in PARTS if not part or each in part)
     passed_over = {each: [name for name in extent.networks if not is_measured(each, name)] for each in parts}
     if all(passed_over[each] == list(extent.networks) for each in parts):
-        raise ValueError(f"nothing to measure: {', '.join(parts)} cannot be timed with {', '.join(extent.networks)}")
+        raise UsageError(f"nothing to measure: {', '.join(parts)} cannot be timed with {', '.join(extent.networks)}")
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in machine().items() if value is not None))

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.errors import UsageError
+
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Scale
     from pbwn_repro.report.model import Section
@@ -53,7 +55,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
         console.print(f"left out: {path}: {reason}", markup=False, highlight=False, soft_wrap=True)
     shown = [each for each in report.sections if each.artefact is artefact and each.scale == scale and each.table]
     if not shown:
-        raise ValueError(f"{out} holds no run that can be shown: remove it, or choose another folder with --out")
+        raise UsageError(f"{out} holds no run that can be shown: remove it, or choose another folder with --out")
     Console().print(_table(shown[0]))
     page = out / "report.html"
     if made.having("done") or not page.exists():  # drawing takes longer than looking at what is there

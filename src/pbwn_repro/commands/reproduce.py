@@ -87,15 +87,17 @@ def reproduce(
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
     if dry_run:
-        _preview(preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen), places, scale, out)
+        items = preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen)
+        show_preview(items, places, f"at the scale {scale} in {out}")
         return
     made = plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, seeds=seeds, only=chosen)
-    result = sweep(made, _pool(made, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
-    _summarise(result, out)
+    result = sweep(made, pool_for(made, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
+    summarise(result, out)
     raise typer.Exit(sweep_code(result))
 
 
-def _pool(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
+def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
+    """Where jobs run: processes on this machine, or a Ray cluster."""
     from pbwn_repro.runs.local import LocalPool
     from pbwn_repro.runs.packing import slots
 
@@ -107,7 +109,8 @@ def _pool(made: Sequence[Job], cluster: str | None, jobs: int | None, device: st
     return RayPool(cluster, device=device, jobs=jobs)
 
 
-def _preview(items: Sequence[Item], places: Slots, scale: str, out: Path) -> None:
+def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
+    """Print what a sweep would do: each run with its state, its time and its bytes."""
     from pbwn_repro.runs.packing import wall_seconds
     from pbwn_repro.runs.view import duration
 
@@ -122,7 +125,7 @@ def _preview(items: Sequence[Item], places: Slots, scale: str, out: Path) -> Non
     seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
     megabytes = sum(item.bytes for item in left) / 1e6
     console.print(
-        f"\n{len(left)} of {len(items)} runs to make at the scale {scale} in {out}: about {duration(seconds)} with "
+        f"\n{len(left)} of {len(items)} runs to make {where}: about {duration(seconds)} with "
         f"{places.count} at a time, {megabytes:,.0f} MB on the disk. Nothing was written.",
         markup=False,
         highlight=False,
@@ -137,7 +140,8 @@ def _artefacts(names: list[str]) -> list[Artefact]:
     return list(catalog.ARTEFACTS.values()) if "all" in names else named
 
 
-def _summarise(result: Sweep, out: Path) -> None:
+def summarise(result: Sweep, out: Path) -> None:
+    """Print which runs did not end well, and how many are done."""
     from pbwn_repro.runs.view import described
     from pbwn_repro.runs.worker import LOG
 

@@ -28,7 +28,11 @@ def option(
 def train(
     model: Annotated[
         str | None,
-        option("The network, such as resnet-20 or mlp.", metavar="NAME", completion=completing(also=networks)),
+        option(
+            "The network, such as resnet-20, or MODULE:CALLABLE for your own.",
+            metavar="NAME",
+            completion=completing(also=networks),
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -41,7 +45,8 @@ def train(
     method: Annotated[
         str | None,
         option(
-            "normal, unit-start, wn, pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-riem-nxn or max-norm-<c>.",
+            "normal, unit-start, wn, pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-riem-nxn, max-norm-<c>, "
+            "or MODULE:CLASS for your own.",
             metavar="NAME",
             completion=completing(also=methods),
         ),
@@ -136,6 +141,7 @@ def _train(
     from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.packing import find_device
     from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
+    from pbwn_repro.runs.speed import Speeds
     from pbwn_repro.tasks import metric_of
 
     keep_freed_memory()
@@ -148,10 +154,10 @@ def _train(
         folder = RunFolder.of(config, out)
         folder.refuse_outdated(config)
         if dry_run:
-            _show(config, dataset, folder, place)
+            _show(config, dataset, folder, place, Speeds(out, cache_dir, str(place.device)))
             return
         if place.is_first and not quiet:
-            _warn(config)
+            warn(config)
         reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
         result = execute(config, dataset, folder, place, reporter, workers=workers)
         if place.is_first:
@@ -159,7 +165,7 @@ def _train(
             print(f"{config.run_name}: {metric.words} {metric.shown(result[metric.name])}  ({folder.path})")
 
 
-def _warn(config: Any) -> None:
+def warn(config: Any) -> None:
     """Say what a user may not have meant."""
     drops = getattr(config.schedule, "drops", ())
     late = [drop for drop in drops if config.epochs is not None and drop > config.epochs]
@@ -177,16 +183,16 @@ def _reporter(folder: Any, *, quiet: bool, tensorboard: bool) -> Any:
     return Everyone(first, TensorBoard(folder.path / "tensorboard")) if tensorboard else first
 
 
-def _show(config: Any, dataset: Any, folder: Any, place: Any) -> None:
+def _show(config: Any, dataset: Any, folder: Any, place: Any, speeds: Any) -> None:
     from pbwn_repro.engine.training import Training
     from pbwn_repro.runs.folder import to_json
 
-    training = Training(config, dataset, place)
-    estimate = training.estimate()
+    training = Training(config, dataset, place).prepared()
+    estimate = speeds.estimate(config, dataset)
     print(to_json(config.document).decode())
     print(training.projection or "no weight is constrained by a projection")
     hours, minutes = divmod(round(estimate.seconds / 60), 60)
     print(
-        f"\n{training.total_steps:,} steps, about {hours} h {minutes:02d} min on this machine as busy as it is now; "
-        f"{estimate.bytes / 1e6:,.0f} MB on the disk while it runs\n{folder.path} ({folder.state})"
+        f"\n{training.total_steps:,} steps, about {hours} h {minutes:02d} min on one core or GPU of this machine; "
+        f"{estimate.bytes / 1e6:,.0f} MB on the disk\n{folder.path} ({folder.state})"
     )

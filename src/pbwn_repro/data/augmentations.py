@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from pbwn_repro.data.errors import require_word
 from pbwn_repro.data.splits import Crop, MemorySplit
+from pbwn_repro.errors import UsageError
 
 # Of 0..255 pixels; the authors use them for CIFAR-10 and CIFAR-100 alike.
 CIFAR_MEAN = (125.3, 123.0, 113.9)
@@ -62,7 +63,7 @@ class Normalise(FixedTransform):
     def apply(self, images: Tensor, drawn: Tensor | None = None) -> Tensor:
         """Subtract and divide; a number of channels that would be broadcast to another is refused."""
         if len(self.mean) not in (1, images.shape[1]):
-            raise ValueError(
+            raise UsageError(
                 f"images of {images.shape[1]} channels cannot take {len(self.mean)} means: use another recipe"
             )
         mean, std = (torch.tensor(values, device=images.device).view(-1, 1, 1) for values in (self.mean, self.std))

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from pbwn_repro.data.augmentations import Augmentation
 from pbwn_repro.data.errors import DataError, require_word
 from pbwn_repro.data.splits import Split
+from pbwn_repro.errors import UsageError
 
 
 def random_seed(seed: int, purpose: str, epoch: int = 0, step: int = 0, rank: int = 0) -> int:
@@ -69,14 +70,14 @@ class Batches:
                 f"rank must be in 0..{self.world_size - 1} (world_size {self.world_size}), not {self.rank}"
             )
         if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.last == "drop" and self.batch_size % self.world_size:
-            raise ValueError(
+            raise UsageError(
                 f"batch_size {self.batch_size} is shared by {self.world_size} ranks: choose a multiple of it"
             )
         if len(self) == 0:
             held = f"a split of {len(self.split)} images has no batch of {self.batch_size}"
-            raise ValueError(f"{held}: lower batch_size, or last='keep'")
+            raise UsageError(f"{held}: lower batch_size, or last='keep'")
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""
@@ -164,14 +165,14 @@ def balanced_indices(labels: Tensor, count: int, *, seed: int) -> Tensor:
     classes = labels.unique().tolist()
     each, rest = divmod(count, len(classes))
     if each == 0 or rest:
-        raise ValueError(
+        raise UsageError(
             f"{count} labels cannot be shared equally by {len(classes)} classes: choose a multiple of {len(classes)}"
         )
     numbers, chosen = generator(seed, "labeled subset"), []
     for label in classes:
         members = (labels == label).nonzero().flatten()
         if len(members) < each:
-            raise ValueError(f"class {label} has {len(members)} images, {each} are needed: ask for fewer labels")
+            raise UsageError(f"class {label} has {len(members)} images, {each} are needed: ask for fewer labels")
         chosen.append(members[torch.randperm(len(members), generator=numbers)[:each]])
     return torch.cat(chosen).sort().values
 

@@ -232,3 +232,12 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
 def _counted(counts: Mapping[str, int]) -> str:
     """Return numbers of images in words, train first."""
     return ", ".join(f"{counts[split]:,} {split}" for split in sorted(counts, key=lambda split: split != "train"))
+
+
+def absolute(source: str) -> str:
+    """The same source for a process that works in another folder: paths from the root."""
+    for prefix in PLACES:
+        path = Path(source.removeprefix(prefix)).expanduser()
+        if source.startswith(prefix) and path.exists():
+            return f"{prefix}{path.resolve()}"
+    return source

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pbwn_repro.errors import UsageError
+
 MANIFEST = "manifest.json"
 _PREFIX, _WRITING = "step-", ".writing-"
 
@@ -24,7 +26,7 @@ class DamagedCheckpointError(Exception):
     """A checkpoint that is not what was written."""
 
 
-class ForeignCheckpointError(ValueError):
+class ForeignCheckpointError(UsageError):
     """A whole checkpoint, but of another run."""
 
 

@@ -28,12 +28,17 @@ class NormWatch:
 
     @torch.no_grad()
     def quartiles(self) -> list[float]:
-        """The smallest norm of a neuron, the three quartiles and the largest norm. Every process has to ask."""
+        """The smallest norm of a neuron, the three quartiles and the largest norm; nothing where there are no neurons.
+
+        Every process has to ask.
+        """
         norms = []
         for weight in self._weights:
             tensor = getattr(weight.module, weight.attribute)
             tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             norms.append(row_norms(tensor.detach(), weight.axes).flatten().double().cpu())
+        if not norms:
+            return []
         ordered = torch.cat(norms).sort().values
         last = len(ordered) - 1
         return [ordered[round(last * part / 4)].item() for part in range(5)]

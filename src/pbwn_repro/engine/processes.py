@@ -36,7 +36,8 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in one of the processes; all of them learn the same answer."""
-        return flag if self.count == 1 else bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
+        # On the CPU, where the answer does not have to wait for what a GPU still has to do.
+        return flag if self.count == 1 else bool(self.sum(torch.tensor(float(flag))) > 0)
 
     def share(self, value: Any) -> Any:
         """What the first process has, in all of them."""
@@ -77,7 +78,7 @@ def processes(device: torch.device) -> Iterator[Processes]:
     store, rank, count = next(torch.distributed.rendezvous("env://"))
     # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
     attempt = torch.distributed.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=attempt, rank=rank, world_size=count)
     try:
         yield Processes(rank, count, device)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,6 +27,8 @@ from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from pbwn_repro.engine.signals import Interrupted, StopRequest
+from pbwn_repro.errors import UsageError
+from pbwn_repro.importing import is_own
 from pbwn_repro.tasks import AnySet, make_task
 
 
@@ -64,13 +66,6 @@ class Finished:
     model: bytes
 
 
-class Estimate(NamedTuple):
-    """What a run will take: seconds of training alone, and bytes on the disk."""
-
-    seconds: float
-    bytes: int
-
-
 class Training:
     """One run in the making. Everything random is a function of the seed and the place in the run."""
 
@@ -88,8 +83,6 @@ class Training:
         self._optimizer = self._method.optimizer(self.model, config.optimizer, self._layers)
         self._scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "float16")
         self._watch = LossWatch(self.model, place.device)
-        # Where a look costs nothing, or decides whether a step is taken, it comes before the step.
-        self._looks_each_step = place.device.type == "cpu" or config.on_nonfinite == "skip"
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
         self.projection: pbwn.NormProjection | None = None
@@ -120,16 +113,10 @@ class Training:
         finally:
             reporter.end()
 
-    def estimate(self, steps: int = 3) -> Estimate:
-        """Time a few steps, and add up what two checkpoints and the model take. Spoils this object for training."""
+    def prepared(self) -> Training:
+        """The run as it starts, with what is constrained in `projection`; nothing is written."""
         self._begin(None)
-        self._step()
-        started = time.perf_counter()
-        for _ in range(steps):
-            self._step()
-        seconds = (time.perf_counter() - started) / steps * self.total_steps
-        size = sum(map(len, state.pack(self.model, self._optimizer, {}, {}).values()))
-        return Estimate(seconds, 3 * size)
+        return self
 
     def _build(self) -> nn.Module:
         config = self.config
@@ -144,8 +131,9 @@ class Training:
             if not config.model_options:
                 raise
             raise ConfigError(f"model_options: {error}") from error
-        self._norms = NormWatch(model, self._layers)
-        self._method.prepare(model, self._layers)
+        with _blaming_the_model(config):
+            self._norms = NormWatch(model, self._layers)
+            self._method.prepare(model, self._layers)
         # Convolutions are faster in this layout; without any, it changes nothing. FSDP2 knows contiguous weights alone.
         layout = torch.contiguous_format if config.shard else torch.channels_last
         model.to(self.place.device, memory_format=layout)  # type: ignore[call-overload]
@@ -163,10 +151,16 @@ class Training:
             self._scaler.load_state_dict(state.unpack(files["scaler.pt"]))
             projected = state.unpack(files["projection.pt"]) if "projection.pt" in files else None
         initial = self._network.projects_initially(self.config.method)
-        self.projection = self._method.attach(
-            self.model, self._optimizer, self._layers, initial=initial, state=projected
-        )
+        with _blaming_the_model(self.config):
+            self.projection = self._method.attach(
+                self.model, self._optimizer, self._layers, initial=initial, state=projected
+            )
         self._wrapped.train()
+
+    @property
+    def _looks_each_step(self) -> bool:
+        """Where a look costs nothing, or decides whether a step is taken, it comes before the step."""
+        return self.place.device.type == "cpu" or self.config.on_nonfinite == "skip"
 
     def _step(self) -> None:
         """One real step: gradient, a look at it, update."""
@@ -260,7 +254,7 @@ class Training:
         if value is not None and (progress.best is None or shown.is_better(value, progress.best)):
             progress.best, progress.best_step = value, progress.step
         line: dict[str, Any] = dict(progress.metrics)
-        if all(map(isfinite, norms := self._norms.quartiles())):
+        if (norms := self._norms.quartiles()) and all(map(isfinite, norms)):
             line["weight_norms"] = norms
         if self.projection is not None:
             line["deviation"] = self.projection.check().largest_deviation
@@ -313,6 +307,17 @@ class Training:
         }
         identity = {"model": config.model, "method": config.method, "run": config.hash}
         return Finished(result, export(self.model, self.projection, identity))
+
+
+@contextmanager
+def _blaming_the_model(config: RunConfig) -> Iterator[None]:
+    """What the library refuses about a model of the user's is for the user to put right."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not is_own(config.model) or isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{config.model}: {error}") from error
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -10,6 +10,7 @@ from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale, TrainedA
 from pbwn_repro.catalog.artefact import Only
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
+from pbwn_repro.errors import UsageError
 from pbwn_repro.measurements import folder_of
 from pbwn_repro.planning.measuring import MeasuringJob, measuring_flops
 from pbwn_repro.planning.sources import Sources
@@ -25,7 +26,7 @@ def plans_of(
 ) -> list[Plan]:
     """The training runs that the artefacts need."""
     if seeds is not None and seeds < 1:
-        raise ValueError(f"--seeds {seeds}: at least 1 is needed")
+        raise UsageError(f"--seeds {seeds}: at least 1 is needed")
     trained = [artefact for artefact in artefacts if isinstance(artefact, TrainedArtefact)]
     return [plan for artefact in trained for plan in artefact.plans(scale, seeds=seeds, only=only)]
 
@@ -57,7 +58,7 @@ def plan_jobs(
             jobs[measured.path] = measured
     if not jobs:
         names = ", ".join(artefact.name for artefact in artefacts)
-        raise ValueError(f"no run of {names} has {_words(only or {})}: ask for fewer")
+        raise UsageError(f"no run of {names} has {_words(only or {})}: ask for fewer")
     return list(jobs.values())
 
 
@@ -124,4 +125,4 @@ def _check_labels(config: RunConfig, dataset: AnySet) -> None:
         try:
             balanced_indices(labels, config.data.labels, seed=config.seed)
         except ValueError as error:
-            raise ValueError(f"{config.data.name}, seed {config.seed}: {error}") from None
+            raise UsageError(f"{config.data.name}, seed {config.seed}: {error}") from None

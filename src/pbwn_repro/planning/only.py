@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from pbwn_repro.catalog import Artefact, Scale, TrainedArtefact
+from pbwn_repro.errors import UsageError
 
 Choice = Mapping[str, frozenset[str]]
 
@@ -20,13 +21,13 @@ def parse_only(texts: Iterable[str], artefacts: Sequence[Artefact], scale: Scale
     for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
         name, separator, value = word.partition("=")
         if not separator:
-            raise ValueError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")
+            raise UsageError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")
         if name not in known:
             names = ", ".join(artefact.name for artefact in artefacts)
-            raise ValueError(f"--only {word}: the runs of {names} have no {name!r}: {_listed(name, known)}")
+            raise UsageError(f"--only {word}: the runs of {names} have no {name!r}: {_listed(name, known)}")
         found = next((each for each in known[name] if _same(each, value)), None)
         if found is None:
-            raise ValueError(f"--only {word}: there is no such {name}: {_listed(value, known[name])}")
+            raise UsageError(f"--only {word}: there is no such {name}: {_listed(value, known[name])}")
         chosen.setdefault(name, set()).add(found)
     return {name: frozenset(values) for name, values in chosen.items()}
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from pbwn_repro.data import DataError, DataSet, TextSet, UnknownSetError, load, original
 from pbwn_repro.data.cache import Store, cache_root
 from pbwn_repro.data.download import Quiet
-from pbwn_repro.data.loading import PLACES, find_source
+from pbwn_repro.data.loading import absolute, find_source
+from pbwn_repro.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Sources:
             except DataError as error:
                 raise type(error)(f"{error}{_remedy(name, source)}") from None
             if original(found.name) != original(name):
-                raise ValueError(f"--data {name}={source}: that is {found.name}, and no copy of {name}")
+                raise UsageError(f"--data {name}={source}: that is {found.name}, and no copy of {name}")
             self._loaded[key] = found
         return self._loaded[key]
 
@@ -65,21 +66,12 @@ def parse_sources(words: Iterable[str], names: Collection[str]) -> dict[str, str
         name, separator, source = word.partition("=")
         if not separator:
             if len(names) != 1:
-                raise ValueError(f"--data {word!r}: for which set? Write NAME=SOURCE with one of {', '.join(names)}")
+                raise UsageError(f"--data {word!r}: for which set? Write NAME=SOURCE with one of {', '.join(names)}")
             [name], source = names, word
         if name not in names:
-            raise ValueError(f"--data {word!r}: no run needs {name!r}; they need {', '.join(names)}")
-        given[name] = _anywhere(source)
+            raise UsageError(f"--data {word!r}: no run needs {name!r}; they need {', '.join(names)}")
+        given[name] = absolute(source)
     return given
-
-
-def _anywhere(source: str) -> str:
-    """The same source for a process that works in another folder: paths from the root."""
-    for prefix in PLACES:
-        path = Path(source.removeprefix(prefix)).expanduser()
-        if source.startswith(prefix) and path.exists():
-            return f"{prefix}{path.resolve()}"
-    return source
 
 
 def _remedy(name: str, source: str) -> str:

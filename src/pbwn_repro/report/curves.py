@@ -83,16 +83,22 @@ def _over_time(
 
 
 def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
-    """What each setting of a search over one axis gave, every run a dot."""
+    """What each setting of a search gave, every run a dot: over the learning rate if there are other axes too.
+
+    Along the others, each row stays at the best of what it was searched over.
+    """
     axes = [axis for axis in cells.searched if len(axis.values) > 1]
-    if len(axes) != 1:
+    if not axes:
         return []
-    [axis] = axes
+    axis, *others = sorted(axes, key=lambda each: each.name != "lr")
     curves = []
     for row in cells.curve_rows:
         runs = cells.runs[cells.runs[cells.axis.name].astype(str) == row.key]
         for column_axis in cells.column_axes:
             runs = runs[runs[column_axis.name].astype(str) == value]
+        if best := cells.chosen.get((row.key, value)):
+            for other in others:
+                runs = runs[runs[other.name] == best.setting[other.name]]
         found = {float(setting): by_seed(runs[runs[axis.name] == setting], cells.metric) for setting in axis.values}
         tried = {setting: values for setting, values in sorted(found.items()) if values}
         if len(tried) > 1 and (curve := _searched(row, tried)).x:
@@ -100,10 +106,13 @@ def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
     if not curves:
         return []
     words = SETTINGS.get(axis.name, axis.name)
+    at = " and ".join(SETTINGS.get(other.name, other.name) for other in others)
     return [
         Plot(
             "-".join(part for part in (prefix, slug(place), "search") if part),
-            f"What the search over the {words} gave" + (f", {place}" if place else ""),
+            f"What the search over the {words} gave"
+            + (f", at the best {at} of each" if at else "")
+            + (f", {place}" if place else ""),
             words,
             cells.metric.label,
             tuple(curves),

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 import pbwn
 from pbwn_repro.catalog import SCALES
 from pbwn_repro.catalog.artefact import Column
+from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.figures import MINUS, Drawing, drawings
 from pbwn_repro.report.markdown import (
@@ -59,7 +60,7 @@ def write_files(
     if not report.shown:
         found = "".join(f"\n  {path.relative_to(report.root)}: {reason}" for path, reason in report.left_out.items())
         unusable = f" These were found and cannot be used:{found}" if found else ""
-        raise ValueError(
+        raise UsageError(
             f"{report.root} holds no finished runs: make some with pbwn reproduce or pbwn train.{unusable}"
         )
     place = place or report.root
@@ -183,7 +184,7 @@ def environments(report: Report) -> list[dict[str, Any]]:
             made[section.measurement] = section.environments[0]
     found: Counter[tuple[tuple[str, str], ...]] = Counter()
     for environment in made.values():
-        facts = {name: value for name, value in environment.items() if name not in ("code", "data")}
+        facts = {name: value for name, value in environment.items() if name not in ("code", "data", "own")}
         found[tuple(sorted(_flat(facts).items()))] += 1
     return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
 

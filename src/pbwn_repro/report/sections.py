@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.config import RunConfig, Steps
 from pbwn_repro.data.published import LOSSLESS, original
+from pbwn_repro.errors import UsageError
+from pbwn_repro.methods import title
 from pbwn_repro.report.cells import SETTINGS, Cells, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
@@ -36,7 +38,7 @@ NEAR = 0.05  # of the best value: rates within it are as good for a reader who h
 def collect(root: Path) -> Report:
     """Read all run folders below `root` and make of them what can be shown; what cannot be trusted is named."""
     if not root.is_dir():
-        raise ValueError(f"{root} is no folder: give the one that holds the run folders, such as runs")
+        raise UsageError(f"{root} is no folder: give the one that holds the run folders, such as runs")
     runs, left_out = read_runs(root)
     found: list[Section] = []
     matched: set[Path] = set()
@@ -83,7 +85,7 @@ def _section(cells: Cells, runs: pd.DataFrame, scale: Scale | Literal[""], varia
     done = runs[runs.state == "done"]
     section = Section(
         *(cells.artefact, scale, done, variant, cells.table()),
-        notes=(*_searched(cells), *_diverged(cells, runs)),
+        notes=(*_searched(cells), *_diverged(cells, runs), *_skipped(done)),
         unfinished=tuple(runs[runs.state == "unfinished"].path),
         diverged=tuple(runs[runs.state == "diverged"].path),
         environments=tuple({repr(each): each for each in done.environment}.values()),
@@ -107,7 +109,7 @@ def _remarks(root: Path, section: Section) -> tuple[str, ...]:
     try:
         paragraphs = file.read_text(encoding="utf-8").split("\n\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text ({error})") from None
+        raise UsageError(f"{file} is not UTF-8 text ({error})") from None
     return tuple(words for paragraph in paragraphs if (words := " ".join(paragraph.split())))
 
 
@@ -164,7 +166,8 @@ def _lengths(configs: Sequence[RunConfig]) -> list[str]:
 
 
 def _length(config: RunConfig) -> str:
-    length = f"{config.epochs} epochs" if config.epochs else f"{config.steps:,} iterations"
+    epochs = f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}"
+    length = epochs if config.epochs else f"{config.steps:,} iterations"
     drops = config.schedule.drops if isinstance(config.schedule, Steps) else ()
     drops = tuple(drop for drop in drops if not config.epochs or drop <= config.epochs)
     places = f"{'epoch' if len(drops) == 1 else 'epochs'} {' and '.join(map(str, drops))}"
@@ -252,9 +255,8 @@ def own_runs(runs: pd.DataFrame) -> list[Section]:
 
 def _experiment(config: RunConfig) -> str:
     """What the runs of an experiment have in common, in one fixed form."""
-    differing = {"method", "seed"}
-    fields = {name: value for name, value in config.identity.items() if name not in differing}
-    optimizer = {name: value for name, value in fields["optimizer"].items() if name not in ("lr", "weight_decay")}
+    fields = {name: value for name, value in config.identity.items() if name not in ("method", "seed")}
+    optimizer = config.optimizer.model_dump(mode="json", exclude={"lr", "weight_decay"})
     return json.dumps({**fields, "optimizer": optimizer}, sort_keys=True)
 
 
@@ -263,16 +265,15 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
     known = sorted(set(runs.method), key=lambda each: (each != "normal", each))
     rates, decays = (tuple(sorted(set(runs[each]), reverse=True)) for each in ("lr", "weight_decay"))
     axes = (
-        Axis("method", tuple(known), "row"),
+        Axis("method", tuple(known), "row", title=lambda name: title(str(name))),
         Axis("lr", rates, "searched"),
         Axis("weight_decay", decays, "searched"),
     )
-    optimizer = {"sgd": "SGD", "adam": "Adam"}[config.optimizer.kind]
     artefact = TrainedArtefact(
         name,
         title=f"{config.model} on {config.data.name}",
         about=f"The {metric.words} of your own runs, grouped by method, at the best setting of each.",
-        protocol=f"{optimizer}, batch {config.batch_size}, {_length(config)}.",
+        protocol=f"{type(config.optimizer).__name__}, batch {config.batch_size}, {_length(config)}.",
         axes=lambda scale: axes,
         metric=metric.name,
     )
@@ -281,27 +282,58 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
     notes = (*section.notes, *_data(section, list(section.runs.config)), *_versions(section))
     return replace(
         section,
-        compared=(*_differences(cells, known), *_widths(cells, known)),
+        plots=tuple(replace(plot, main=plot.name.endswith("-search")) for plot in section.plots),
+        compared=(*_differences(cells, known), *_against_themselves(cells, known), *_widths(cells, known)),
         notes=(*notes, *_machines(section.environments)),
     )
 
 
+def _skipped(runs: pd.DataFrame) -> list[str]:
+    """Which runs have passed over steps that were not finite."""
+    counts = {path.name: result["skipped_steps"] for path, result in zip(runs.path, runs.result, strict=True)}
+    found = [f"{name} ({count:,})" for name, count in counts.items() if count]
+    return [f"Steps that were not finite were skipped in {', '.join(found)}."] if found else []
+
+
 def _differences(cells: Cells, methods: Sequence[str]) -> list[str]:
     """Each method against the first, without a verdict: which settings were searched for each is the user's affair."""
-    column = next(column for column in cells.columns if column.metric == cells.metric.name)
-    first, found = methods[0], []
+    column, first, found = _judged(cells), methods[0], []
     for other in methods[1:]:
         ours, theirs = cells.values(other, column), cells.values(first, column)
         if ours and theirs:
-            compared = compare(ours, theirs)
-            plain = mean(list(ours.values())) - mean(list(theirs.values()))
-            difference = compared.interval.difference if compared.interval else plain
-            names = (cells.title(other), cells.title(first), "")
-            sentence = f"The {difference_in_words(names, compared, cells.metric, difference)}."
+            sentence = _difference(cells, ours, theirs, (cells.title(other), cells.title(first), ""))
             tried = [len(chosen.tried) for key in (other, first) if (chosen := cells.at(key, column))]
             search = f" It is the best of {tried[0]} and of {tried[1]} settings." if max(tried) > 1 else ""
             found.append(sentence + search)
     return found
+
+
+def _against_themselves(cells: Cells, methods: Sequence[str]) -> list[str]:
+    """Each method against itself, every other seed against the rest: what runs that differ in nothing differ by."""
+    found = []
+    for key in methods:
+        values = cells.values(key, _judged(cells))
+        seeds = sorted(values)
+        if len(seeds) > 1:
+            one, other = ({seed: values[seed] for seed in seeds[start::2]} for start in (0, 1))
+            names = [f"{cells.title(key)} with {_seeds(part)}" for part in (one, other)]
+            found.append(f"The same method twice: the {_difference(cells, one, other, (names[0], names[1], ''))[4:]}")
+    return found
+
+
+def _seeds(seeds: Collection[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+
+
+def _judged(cells: Cells) -> Column:
+    return next(column for column in cells.columns if column.metric == cells.metric.name)
+
+
+def _difference(cells: Cells, ours: Values, theirs: Values, names: tuple[str, str, str]) -> str:
+    compared = compare(ours, theirs)
+    plain = mean(list(ours.values())) - mean(list(theirs.values()))
+    difference = compared.interval.difference if compared.interval else plain
+    return f"The {difference_in_words(names, compared, cells.metric, difference)}."
 
 
 def _widths(cells: Cells, methods: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pbwn_repro.errors import UsageError
 from pbwn_repro.runs.folder import RunFolder, run_folders, write_atomically
 
 # The last of them makes the run a finished one: it is copied last.
@@ -55,4 +56,4 @@ def _compare(source: RunFolder, kept: RunFolder) -> None:
     for path in (source.result, source.diverged):
         copy = kept.path / path.name
         if path.exists() != copy.exists() or (path.exists() and path.read_bytes() != copy.read_bytes()):
-            raise ValueError(f"{kept.path} holds another {path.name} than {source.path}: keep one of the two runs")
+            raise UsageError(f"{kept.path} holds another {path.name} than {source.path}: keep one of the two runs")

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+from pbwn_repro.errors import UsageError
 from pbwn_repro.runs.jobs import Ending, Job
 from pbwn_repro.runs.worker import work
 
@@ -21,7 +22,7 @@ class RayPool:
         try:
             import ray
         except ModuleNotFoundError:
-            raise ValueError("--cluster needs the package ray: pip install 'pbwn[cluster]'") from None
+            raise UsageError("--cluster needs the package ray: pip install 'pbwn[cluster]'") from None
         self._ray, self._address, self._device, self._jobs = ray, address, device, jobs
         self._running: dict[Any, Job] = {}
 

@@ -15,6 +15,7 @@ from pbwn_repro.data import DataSet, MemorySplit, original
 from pbwn_repro.data.generated import SHAPES, STORED_PREFIX
 from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.engine.processes import Processes
+from pbwn_repro.importing import is_own
 from pbwn_repro.tasks import AnySet, describe
 
 LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
@@ -70,11 +71,17 @@ def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCos
     met = describe(config, dataset or _black(config), Processes())
     network = models.find(config.model)
     arguments = {**network.accepted(met.told), **network.start(config.method, config.init), **config.model_options}
-    with torch.device("meta"):
-        model = network.build(**arguments)
-    example = met.example.to("meta")
-    model.eval()
-    one = _forward_flops(model, example)
+    try:
+        with torch.device("meta"):
+            model = network.build(**arguments).eval()
+        example = met.example.to("meta")
+        one = _forward_flops(model, example)
+    except Exception:
+        if not is_own(config.model):
+            raise
+        with torch.random.fork_rng():  # a model of the user's may have to look at values
+            model, example = network.build(**arguments).eval(), met.example
+        one = _forward_flops(model, example)
     step = 3 * config.batch_size * one
     if config.data.labels is not None:
         counts = (config.data.labels, config.batch_size)

@@ -13,16 +13,20 @@ import torch
 
 import pbwn
 import pbwn_repro
+from pbwn_repro.config import RunConfig
+from pbwn_repro.importing import is_own, source_digest
 from pbwn_repro.tasks import AnySet
 
 _PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "numba", "triton")
 
 
-def environment(device: torch.device, dataset: AnySet | None = None) -> dict[str, Any]:
+def environment(device: torch.device, dataset: AnySet | None = None, config: RunConfig | None = None) -> dict[str, Any]:
     """What a run was made with: everything that its bytes may depend on besides the settings."""
     data = {"name": dataset.name, "sha256": dataset.digest, "origin": dataset.origin} if dataset else None
+    own = own_code(config) if config else {}
     return {
         **({"data": data} if data else {}),
+        **({"own": own} if own else {}),
         "code": {"pbwn": pbwn.__version__, "sha256": code_digest()},
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
         "python": platform.python_version(),
@@ -31,6 +35,11 @@ def environment(device: torch.device, dataset: AnySet | None = None) -> dict[str
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
+
+
+def own_code(config: RunConfig) -> dict[str, str | None]:
+    """The sha256 of each file of the user's that holds the model or the method."""
+    return {name: source_digest(name) for name in (config.model, config.method) if is_own(name)}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:

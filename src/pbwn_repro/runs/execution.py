@@ -16,7 +16,7 @@ from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted
 from pbwn_repro.engine.training import Progress, Training
 from pbwn_repro.errors import UsageError
-from pbwn_repro.runs.environment import differences, environment
+from pbwn_repro.runs.environment import differences, environment, own_code
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 from pbwn_repro.tasks import AnySet
 
@@ -44,7 +44,7 @@ def execute(
         config = training.config = place.share(folder.claim(config, reporter.message) if place.is_first else None)
         if place.is_first:
             folder.diverged.unlink(missing_ok=True)
-            _note_environment(folder, environment(place.device, dataset), reporter)
+            _note_environment(folder, environment(place.device, dataset, config), reporter)
         store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
         checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
         position = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).metrics_bytes
@@ -74,7 +74,18 @@ def _found(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str
         return None
     result = folder.read_result()
     folder.agreed(config, reporter.message)
+    for name in _changed_code(config, folder):
+        reporter.message(f"{name} has changed since this run was made: for a run with it, choose another --out")
     return result
+
+
+def _changed_code(config: RunConfig, folder: RunFolder) -> list[str]:
+    """The models and methods of the user's whose files are others than those that the run was made with."""
+    try:
+        before = json.loads(folder.environment.read_text())["own"]
+        return [name for name, digest in own_code(config).items() if before[name] != digest]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # nothing is known of then
 
 
 def check_data(config: RunConfig, dataset: AnySet) -> None:

@@ -2,18 +2,21 @@
 
 <out>/<artefact>/<scale>/<name>-<hash8>/
 config.json  environment.json  metrics.jsonl  timing.jsonl  checkpoints/  model.safetensors  result.json
-diverged.json instead of a result; progress.json while a sweep works on it; log.txt if there was anything to say
+diverged.json instead of a result; progress.json while a sweep works on it; log.txt if there was anything to say;
+.lock, and .holder while a process holds it
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 from pbwn_repro.config import OBSERVATION, ConfigError, RunConfig, read_config
 
@@ -79,7 +82,8 @@ class RunFolder:
         """What the folder and a command agree on, if it is about the same run.
 
         The loss is logged and the model evaluated as often as the folder says, because a resumed run has to end like an
-        uninterrupted one. Checkpoints are saved as often as the command says.
+        uninterrupted one. Checkpoints are saved as often as the command says. Steps that are not finite are skipped
+        once a command has said so.
         """
         found = self.read_config()
         if found.hash != config.hash:
@@ -94,7 +98,10 @@ class RunFolder:
                     f"{name} stays at {before}, as this run was started, instead of {now}: for another, choose another "
                     "folder with --out"
                 )
-        return found.model_copy(update={"checkpoint_every": config.checkpoint_every})
+        if (found.on_nonfinite, config.on_nonfinite) == ("skip", "stop"):
+            report("steps that are not finite are skipped, as this run was told before")
+        handling = "skip" if "skip" in (found.on_nonfinite, config.on_nonfinite) else "stop"
+        return found.model_copy(update={"checkpoint_every": config.checkpoint_every, "on_nonfinite": handling})
 
     def refuse_outdated(self, config: RunConfig) -> None:
         """Make sure that an earlier version has not kept this run under another name: it would be made twice."""
@@ -131,32 +138,31 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone; the lock goes with the process, however it ends."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with self.lock.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise BusyError(
-                    f"{self.path} is in use by another process ({holder}): wait for it, or choose another folder with "
-                    "--out"
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        lock, holder = FileLock(self.lock), self.lock.with_name(".holder")
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            name = holder.read_text() if holder.exists() else "unknown"
+            raise BusyError(
+                f"{self.path} is in use by another process ({name}): wait for it, or choose another folder with --out"
+            ) from None
+        try:
+            holder.write_text(f"{os.getpid()} on {socket.gethostname()}")
             yield
+        finally:
+            holder.unlink(missing_ok=True)
+            lock.release()
 
     @property
     def is_busy(self) -> bool:
-        """Whether another process holds the folder; nothing is written to find out."""
-        try:
-            with self.lock.open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
+        """Whether another process holds the folder."""
+        if not self.lock.exists():
             return False
-        except BlockingIOError:
+        try:
+            with FileLock(self.lock, blocking=False):
+                return False
+        except Timeout:
             return True
-        return False
 
 
 class BusyError(Exception):

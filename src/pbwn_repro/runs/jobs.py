@@ -12,6 +12,7 @@ from pbwn_repro.config import RunConfig
 from pbwn_repro.data import load
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
+from pbwn_repro.importing import import_from
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import RunFolder, State
 
@@ -52,6 +53,7 @@ class TrainingJob:
     """One training run.
 
     source: what `pbwn_repro.data.load` takes; the configuration holds the set's name and digest.
+    modules: the folder that the user's own models and methods are imported from.
     """
 
     title: str
@@ -62,6 +64,7 @@ class TrainingJob:
     cache_dir: Path | None = None
     flops: float = 1.0
     alone: bool = False
+    modules: Path | None = None
 
     @property
     def state(self) -> State:
@@ -70,6 +73,8 @@ class TrainingJob:
 
     def make(self, device: torch.device, reporter: Reporter) -> None:
         """Load the data and train."""
+        if self.modules is not None:
+            import_from(self.modules)
         data = self.config.data
         splits = [*data.train, data.test]
         dataset = load(self.source, data_dir=self.data_dir, cache_dir=self.cache_dir, splits=splits)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from pbwn_repro.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Slots:
@@ -43,7 +45,7 @@ def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
     runs do not; more threads each where there are fewer runs than cores. On GPUs: a run for each.
     """
     if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs {jobs}: at least 1 run at a time is needed")
+        raise UsageError(f"--jobs {jobs}: at least 1 run at a time is needed")
     devices = _devices(device)
     on_gpus = devices[0] != "cpu"
     count = jobs or max(1, min(runs, len(devices) if on_gpus else cores()))
@@ -80,9 +82,9 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
-        raise ValueError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>")
+        raise UsageError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>")
     if device.type == "cuda" and (device.index or 0) >= found:
-        raise ValueError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
+        raise UsageError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
     return device
 
 

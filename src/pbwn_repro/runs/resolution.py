@@ -23,9 +23,14 @@ _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "
 
 
 def resolve(
-    wishes: Mapping[str, Any], *, data_dir: Path | None = None, cache_dir: Path | None = None, processes: int = 1
+    wishes: Mapping[str, Any],
+    *,
+    data_dir: Path | None = None,
+    cache_dir: Path | None = None,
+    processes: int = 1,
+    dataset: AnySet | None = None,
 ) -> tuple[RunConfig, AnySet]:
-    """Complete a user's wishes with the recipe of the network, and load the data that they name.
+    """Complete a user's wishes with the recipe of the network, and load the data that they name, or take those given.
 
     Wishes are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
     what `pbwn_repro.data.load` takes: the configuration holds the set's name and digest instead.
@@ -35,7 +40,7 @@ def resolve(
     data = fields["data"]
     read_config({**fields, "data": {**data, "digest": ""}})  # what is wrong is said before anything is fetched
     splits = [*data.get("train", ["train"]), data.get("test", "test")]
-    dataset = load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
+    dataset = dataset or load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
         part = prepared({**recipe(fields["model"])["data"], "train": splits[:-1], "test": splits[-1]}, dataset.name)
         fields["data"] = data = {**part, **_kept(wishes)}

@@ -22,6 +22,7 @@ from pbwn_repro.data.cache import cache_root
 from pbwn_repro.runs.effort import Effort, NetworkCost, effort, network_cost
 from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+from pbwn_repro.tasks import AnySet
 
 # One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}
@@ -52,15 +53,17 @@ class Speeds:
     _shown: dict[str, list[float]] | None = field(default=None, init=False)
     _held: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
-    def effort(self, config: RunConfig) -> Effort:
-        """What a configuration amounts to."""
+    def effort(self, config: RunConfig, dataset: AnySet | None = None) -> Effort:
+        """What a configuration amounts to; data that are not known by name have to be there."""
+        if dataset is not None:
+            return effort(config, dataset=dataset)
         key = json.dumps([_network(config), config.batch_size, config.data.normalisation, config.data.labels])
         found = self._kept("costs", key, lambda: list(network_cost(config)))
         return effort(config, NetworkCost(*found))
 
-    def estimate(self, config: RunConfig) -> Estimate:
+    def estimate(self, config: RunConfig, dataset: AnySet | None = None) -> Estimate:
         """What a run with this configuration takes here."""
-        work = self.effort(config)
+        work = self.effort(config, dataset)
         return Estimate(_STARTING + self._seconds(config, work), work.bytes)
 
     def measuring_seconds(self, flops: float) -> float:

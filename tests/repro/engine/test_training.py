@@ -1,6 +1,11 @@
 """What a run does and leaves behind, on the embedded digits."""
 
 import json
+import os
+import signal
+import sys
+from functools import partialmethod
+from pathlib import Path
 
 import pytest
 import safetensors
@@ -18,7 +23,7 @@ from pbwn_repro.engine.state import unpack
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import BusyError, RunFolder
 from pbwn_repro.tasks import classified, make_task
-from storm import digits_config
+from storm import digits_config, run
 
 
 class Listener(Quiet):
@@ -199,6 +204,66 @@ def test_such_steps_can_be_skipped(train):
     assert any("the step is skipped" in text for text in said)
 
 
+def test_a_run_that_diverged_resumes_in_its_folder_where_such_steps_are_skipped(train, tmp_path):
+    """The rate makes the first run diverge at one step; skipping it, the second goes on from the checkpoint before."""
+    settings = {"model": "mlp", "method": "normal", "optimizer": {"kind": "sgd", "lr": 1e18}, "checkpoint_every": 1}
+    with pytest.raises(NonFiniteError):
+        train(**settings)
+    diverged = RunFolder(tmp_path / "run")
+    saved = max(path.name for path in diverged.checkpoints.iterdir())
+    result, folder, said = train(**settings, on_nonfinite="skip")
+    assert (folder.state, result["steps"]) == ("done", 12)
+    assert result["skipped_steps"] == 12 - int(saved.removeprefix("step-"))
+    assert folder.read_config().on_nonfinite == "skip"
+    folder.result.unlink()
+    again, _, said = train(**settings)  # stays what it was told once
+    assert again == result
+    assert "steps that are not finite are skipped, as this run was told before" in said
+
+
+def test_a_live_run_shows_its_metrics_and_what_no_checkpoint_knows_is_cut_off(tmp_path):
+    config = digits_config(model="mlp", method="pbwn", checkpoint_every=None)
+    assert run(config, tmp_path / "run", ("step", 8)) == [-signal.SIGKILL]
+    folder = RunFolder(tmp_path / "run")
+    assert [line["step"] for line in lines(folder) if "loss" in line] == list(range(1, 9))
+    assert run(config, tmp_path / "run") == run(config, tmp_path / "whole") == [0]
+    assert folder.metrics.read_bytes() == RunFolder(tmp_path / "whole").metrics.read_bytes()
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Where the engine or a task has read a value on the host, each of which would wait for a GPU."""
+    found = []
+    for name in ("item", "tolist", "cpu", "__bool__", "__float__"):
+
+        def look(tensor, *arguments, original, **options):
+            caller = Path(sys._getframe(1).f_code.co_filename)
+            if caller.parent.name == "engine" or caller.name == "tasks.py":
+                found.append((caller.name, sys._getframe(1).f_lineno))
+            return original(tensor, *arguments, **options)
+
+        monkeypatch.setattr(torch.Tensor, name, partialmethod(look, original=getattr(torch.Tensor, name)))
+    return found
+
+
+@pytest.mark.parametrize("each_step", [False, True])
+def test_no_value_is_read_on_the_host_in_a_step_unless_that_costs_nothing(each_step, looks, monkeypatch):
+    monkeypatch.setattr(training_module.Training, "_looks_each_step", each_step)
+    config = digits_config(model="resnet-8", method="normal")
+    training = training_module.Training(config, load("digits"), Processes()).prepared()
+    looks.clear()
+    for _ in range(3):
+        training._step()
+    assert bool(looks) == each_step
+
+
+def test_a_network_is_compiled_once_a_run(train, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiled.append(model) or model)
+    train(compile=True, model="mlp", accumulation=2)
+    assert len(compiled) == 1
+
+
 def test_a_loss_that_is_not_finite_is_left_out_of_the_mean(train, monkeypatch):
     task = training_module.make_task
 
@@ -280,7 +345,8 @@ def test_a_folder_with_another_configuration_is_refused(train):
 
 
 def test_two_processes_cannot_work_on_one_folder(train, tmp_path):
-    with RunFolder(tmp_path / "run").locked(), pytest.raises(BusyError, match="in use by another process"):
+    words = rf"in use by another process \({os.getpid()} on "
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(BusyError, match=words):
         train()
 
 

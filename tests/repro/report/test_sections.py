@@ -285,10 +285,12 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     assert cell_at(longer, "PBWN", "test error (%)").ours.values == pytest.approx((9.0, 9.1, 9.2))
     assert cell_at(longer, "PBWN", "test error (%)").ours.chosen == {"lr": 0.3, "weight_decay": 0.0001}
     assert not longer.verdicts
-    compared, *widths = longer.compared
+    compared, *itself, first, second = longer.compared
+    assert itself[1].startswith("The same method twice: the test error of PBWN with seeds 1, 3 is ")
+    assert itself[1].endswith("than that of PBWN with seed 2, but with 2 and 1 runs: an interval needs two a side.")
     assert compared.startswith("The test error of PBWN is 1.30 points lower than that of Normal (95 % interval ")
     assert compared.endswith("paired t, 3 pairs by seed). It is the best of 3 and of 3 settings.")
-    assert widths == [
+    assert [first, second] == [
         "Normal is within 5 % of its best (10.4 %) at the learning rates 0.1 alone, of 0.1, 0.3, 1.",
         "PBWN is within 5 % of its best (9.1 %) at the learning rates 0.1 to 0.3, a factor of 3, of 0.1, 0.3, 1.",
     ]

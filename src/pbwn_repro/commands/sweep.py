@@ -1,0 +1,116 @@
+"""`pbwn sweep`: a grid of methods, learning rates and weight decays, for any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pbwn_repro.commands.data import CacheDir, DataDir
+from pbwn_repro.commands.names import SETS, completing, networks
+from pbwn_repro.commands.reproduce import pool_for, show_preview, summarise
+from pbwn_repro.commands.train import option, warn
+from pbwn_repro.errors import UsageError
+
+
+def sweep(
+    model: Annotated[
+        str,
+        option(
+            "The network, such as resnet-20, or MODULE:CALLABLE for your own.",
+            metavar="NAME",
+            completion=completing(also=networks),
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        option(
+            "The data set, or text:FILE; the recipe's own if not given.",
+            metavar="SET",
+            completion=completing("digits", "sentences", *SETS),
+        ),
+    ] = None,
+    methods: Annotated[
+        str, option("Methods, as pbwn train takes them (default normal,pbwn).", metavar="NAME,NAME")
+    ] = "normal,pbwn",
+    rates: Annotated[
+        str | None, option("Learning rates; the recipe's own if not given.", metavar="NUMBER,NUMBER")
+    ] = None,
+    decays: Annotated[
+        str | None, option("Weight decays; the recipe's own if not given.", metavar="NUMBER,NUMBER")
+    ] = None,
+    seeds: Annotated[int, option("Runs of each setting (default 1).", least=1)] = 1,
+    epochs: Annotated[int | None, option("Length of each run.")] = None,
+    steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, option("Examples of a step.")] = None,
+    config: Annotated[Path | None, option("JSON file with fields of the configuration.", metavar="FILE")] = None,
+    set_: Annotated[
+        list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
+    ] = None,
+    jobs: Annotated[int | None, option("Runs at a time; as many as there are cores, or GPUs, if not given.")] = None,
+    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    data_dir: DataDir = None,
+    cache_dir: CacheDir = None,
+    device: Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")] = "auto",
+    cluster: Annotated[
+        str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
+    ] = None,
+    retry: Annotated[bool, option("Try again what has diverged before.", "--retry")] = False,
+    quiet: Annotated[bool, option("Print the summary alone.", "--quiet", "-q")] = False,
+    dry_run: Annotated[
+        bool, option("Show the runs with their state, time and size, and make nothing.", "--dry-run")
+    ] = False,
+) -> None:
+    """Train every combination of methods, learning rates, weight decays and seeds: the same search for each method.
+
+    The runs are those of `pbwn train`, in the same folders. The same command resumes after anything; `pbwn report`
+    then shows the best setting of each method and how far each depends on the learning rate.
+    """
+    from pbwn_repro.exit_codes import sweep_code
+    from pbwn_repro.planning.preview import Item
+    from pbwn_repro.runs.grid import Grid, grid_jobs
+    from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.resolution import joined, parse, read_file
+    from pbwn_repro.runs.speed import Speeds
+    from pbwn_repro.runs.sweep import sweep as run_all
+    from pbwn_repro.runs.view import view_for
+
+    given = {"model": model, "data": data, "epochs": epochs, "steps": steps, "batch_size": batch_size}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    grid = Grid(
+        joined(read_file(config) if config else {}, {**dict(map(parse, set_ or [])), **chosen}),
+        _listed("--methods", methods, str),
+        _listed("--rates", rates, float),
+        _listed("--decays", decays, float),
+        seeds,
+    )
+    data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
+    places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
+    speeds = Speeds(out, cache_dir, places.devices[0])
+    made, estimate = grid_jobs(grid, out.resolve(), speeds, data_dir=data_dir, cache_dir=cache_dir)
+    if dry_run:
+        items = [Item(job.title, job.state, estimate.seconds, estimate.bytes, job.path) for job in made]
+        show_preview(items, places, f"in {out}")
+        return
+    if not quiet:
+        warn(made[0].config)
+    view = view_for(Console(stderr=True), quiet=quiet)
+    result = run_all(made, pool_for(made, cluster, jobs, device), view, retry=retry)
+    summarise(result, out)
+    if not quiet and result.having("there", "done"):
+        typer.echo(f"`pbwn report {out}` shows them")
+    raise typer.Exit(sweep_code(result))
+
+
+def _listed(name: str, text: str | None, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """What an option lists, separated by commas, each once."""
+    try:
+        found = tuple(dict.fromkeys(kind(word.strip()) for word in (text or "").split(",") if word.strip()))
+    except ValueError:
+        raise UsageError(f"{name} {text!r}: write numbers with commas between them, such as 0.1,0.3,1") from None
+    if text is not None and not found:
+        raise UsageError(f"{name} {text!r}: nothing is listed")
+    return found

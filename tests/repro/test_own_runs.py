@@ -1,0 +1,165 @@
+"""A user's own model: trained, swept over a grid, reported, by the commands that a user writes."""
+
+import json
+import sys
+
+import pytest
+import safetensors.torch
+
+from pbwn_repro import cli
+from pbwn_repro.exit_codes import USAGE
+from storm import contents
+
+MODULE = """
+from torch import nn
+
+def build(num_classes, image_size, *, width=16):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(image_size**2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, num_classes),
+    )
+
+def regression(image_size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(image_size**2, 1))
+
+def looks_at_values(num_classes):
+    model = build(num_classes, 8)
+    assert model[1].weight.sum().item() < 100  # which no meta tensor can answer
+    return model
+
+def embedding(num_classes, context):
+    return nn.Embedding(num_classes, num_classes)
+"""
+SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
+
+
+@pytest.fixture
+def here(monkeypatch, capsys, tmp_path):
+    """A command in a folder with the user's module: its exit code and what it printed to both outputs."""
+    (tmp_path / "own_models.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PBWN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.run()
+        printed = capsys.readouterr()
+        return end.value.code, printed.out, printed.err
+
+    yield run
+    sys.modules.pop("own_models", None)
+
+
+def test_a_model_of_the_user_s_trains_resumes_and_is_exported(here, tmp_path):
+    words = ("train", "--model", "own_models:build", *SHORT, "--set", "model_options.width=8")
+    code, said, _ = here(*words)
+    assert code == 0
+    [folder] = (tmp_path / "runs" / "train").iterdir()
+    assert folder.name.startswith("own_models.build-pbwn-seed1-")
+    assert said.startswith(f"{folder.name}: test error ")
+    assert json.loads((folder / "config.json").read_text())["model"] == "own_models:build"
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    assert weights["1.weight"].shape == (8, 64)
+    assert weights["1.weight"].norm(dim=1).tolist() == pytest.approx([1.0] * 8)
+    before = contents(folder)
+    (folder / "result.json").unlink()
+    assert here(*words)[0] == 0
+    assert contents(folder) == before
+
+
+def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
+    words = ("train", "--model", "own_models:build", *SHORT)
+    assert here(*words)[0] == 0
+    (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
+    code, _, told = here(*words)
+    assert code == 0
+    assert "own_models:build has changed since this run was made: for a run with it, choose another --out" in told
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "words"),
+    [
+        ("own_models:regression", (), "answers inputs of shape (2, 1, 8, 8) with scores of shape (2, 1)"),
+        ("own_models:bulid", (), "module 'own_models' has no 'bulid': did you mean 'build'?"),
+        ("own_models:build", ("--set", "model_options.depth=2"), "unexpected keyword argument 'depth'"),
+        ("own_models:build", ("--set", "model_options.num_classes=2"), "the data tell it, it cannot be set"),
+        ("own_models:embedding", ("--data", "sentences"), "own_models:embedding: nothing to constrain"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_says_what_to_change(model, more, words, here):
+    code, _, told = here("train", "--model", model, *SHORT, *more)
+    assert (code, words in told) == (USAGE, True), told
+
+
+GRID = ("--methods", "normal,pbwn", "--rates", "0.1,0.3,1", "--decays", "0,5e-4", "--seeds", "2")
+
+
+def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(here, tmp_path):
+    words = ("sweep", "--model", "own_models:build", *SHORT)
+    code, said, _ = here(*words, *GRID, "--dry-run")
+    assert code == 0
+    assert "24 of 24 runs to make in runs" in said
+    assert not (tmp_path / "runs").exists()
+    small = ("--rates", "0.1,0.3", "--decays", "0,5e-4", "--seeds", "2", "--jobs", "2")
+    code, said, told = here(*words, *small)
+    assert (code, said.splitlines()[0]) == (0, "16 of 16 runs are done (runs)"), told
+    assert "PBWN lr 0.3 weight_decay 0.0005 seed 2: done" in told
+    before = contents(tmp_path / "runs")
+    code, said, _ = here(*words, *small, "--quiet")
+    assert (code, said) == (0, "16 of 16 runs are done (runs)\n")
+    assert contents(tmp_path / "runs") == before
+    one = ("--method", "pbwn", "--lr", "0.3", "--weight-decay", "0.0005", "--seed", "2")
+    assert here("train", "--model", "own_models:build", *SHORT, *one)[0] == 0  # the same run, which is there
+    assert contents(tmp_path / "runs") == before
+    code, said, _ = here("report", "runs")
+    assert (code, said.splitlines()[0]) == (0, "own-own-models-build-digits: 16 runs")
+    text = (tmp_path / "runs" / "report.md").read_text()
+    assert "It is the best of 4 and of 4 settings." in text
+    assert "The same method twice: the test error of PBWN with seed 1 is " in text
+    assert "PBWN is within 5 % of its best" in text
+    drawn = {path.name.removeprefix("own-own-models-build-digits-") for path in (tmp_path / "runs/figures").iterdir()}
+    assert {"dots.svg", "search.svg"} <= drawn
+
+
+def test_a_sweep_that_leaves_rates_out_takes_the_recipe_s(here, tmp_path):
+    code, said, _ = here("sweep", "--model", "mlp", *SHORT, "--dry-run")
+    assert code == 0
+    assert [line.split("  ")[0] for line in said.splitlines()[1:3]] == ["Normal seed 1", "PBWN seed 1"]
+
+
+def test_a_text_is_swept_too(here, tmp_path):
+    (tmp_path / "tale.txt").write_text("once upon a time " * 60)
+    small = ("model_options.width=8", "model_options.depth=1", "model_options.heads=2", "data.context=8")
+    settings = [word for each in small for word in ("--set", each)]
+    words = ("--model", "char-gpt", "--data", "text:tale.txt", "--steps", "4", "--batch-size", "4", *settings)
+    code, said, _ = here("sweep", *words, "--methods", "pbwn", "--rates", "1e-3,3e-3", "--quiet")
+    assert (code, said) == (0, "2 of 2 runs are done (runs)\n")
+    assert here("train", *words, "--method", "pbwn", "--lr", "1e-3", "--quiet")[0] == 0
+    code, said, _ = here("report", "runs")
+    assert (code, said.splitlines()[0]) == (0, "own-char-gpt-text-tale: 2 runs")
+    assert "(bits/char)" in (tmp_path / "runs" / "report.md").read_text()
+
+
+def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
+    code, said, _ = here("sweep", "--model", "own_models:looks_at_values", *SHORT, "--dry-run")
+    assert code == 0
+    assert "2 of 2 runs to make" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--rates", "0.1,fast"), "--rates '0.1,fast': write numbers with commas between them"),
+        (("--rates", ","), "--rates ',': nothing is listed"),
+        (("--rates", "0.1,-1"), "optimizer.sgd.lr: Input should be greater than 0"),
+        (("--methods", "normal,pbnw"), "unknown method 'pbnw'"),
+        (("--jobs", "0"), "--jobs 0: at least 1 run at a time is needed"),
+    ],
+)
+def test_a_sweep_that_cannot_be_made_says_what_to_change(more, words, here, tmp_path):
+    code, _, told = here("sweep", "--model", "own_models:build", *SHORT, *more)
+    assert (code, words in told) == (USAGE, True), told
+    assert not (tmp_path / "runs").exists()
