@@ -16,8 +16,8 @@ from pbwn_repro.config import read_config
 from pbwn_repro.data import load
 from pbwn_repro.models import recipe
 from pbwn_repro.runs.jobs import TrainingJob
-from pbwn_repro.runs.local import LocalPool
 from pbwn_repro.runs.packing import Slots, cores
+from pbwn_repro.runs.pools import LocalPool
 from pbwn_repro.runs.sweep import sweep
 
 SOURCES = {"mlp": "synthetic:mnist"}

@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from pbwn_repro import models
 from pbwn_repro.config import read_config
 from pbwn_repro.data import augmentations, load
-from pbwn_repro.engine.memory import keep_freed_memory
-from pbwn_repro.engine.processes import Processes
+from pbwn_repro.engine.processes import Processes, keep_freed_memory
 from pbwn_repro.engine.training import Training
 from pbwn_repro.models import recipe
 

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from pbwn_repro import doctor as examination
 from pbwn_repro.cli import app
-from pbwn_repro.doctor import machine, packages, storage
-from pbwn_repro.doctor.importing import Import
 from pbwn_repro.runs import packing
 
 
@@ -62,12 +61,12 @@ def test_a_broken_torchvision_is_found_without_breaking_the_doctor(how, tmp_path
 
 def test_a_torchvision_that_works_is_fine(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(package(tmp_path, "torchvision", ""))
-    finding = packages.torchvision(Import.begin("torchvision"))
+    finding = examination.torchvision(examination.Import.begin("torchvision"))
     assert (finding.level, finding.detail[:17]) == ("ok", "0.1 beside torch ")
 
 
 def test_a_package_that_is_not_there_is_not_imported():
-    assert Import.begin("no_such_package") is None
+    assert examination.Import.begin("no_such_package") is None
 
 
 def findings(tmp_path, monkeypatch, *requirements, name="thing"):
@@ -77,7 +76,7 @@ def findings(tmp_path, monkeypatch, *requirements, name="thing"):
     with (tmp_path / f"{name}-0.1.dist-info" / "METADATA").open("a") as file:
         file.write(lines)
     monkeypatch.syspath_prepend(tmp_path)
-    return {finding.topic: finding for finding in packages.installed(name)}
+    return {finding.topic: finding for finding in examination.installed(name)}
 
 
 def test_a_missing_or_old_package_that_is_needed_fails(tmp_path, monkeypatch):
@@ -102,21 +101,21 @@ def test_extras_that_are_not_installed_are_named_with_their_purpose_and_do_not_f
 
 
 def test_a_package_that_runs_from_a_folder_is_told_how_to_be_installed():
-    *_, finding = packages.installed("no-such-distribution")
+    *_, finding = examination.installed("no-such-distribution")
     assert (finding.level, finding.remedy) == ("warn", "pip install -e '.[repro]'")
 
 
 @pytest.mark.parametrize(("policy", "level"), [("passive", "ok"), ("ACTIVE", "warn"), ("", "ok")])
 def test_threads_that_spin_are_worth_knowing(policy, level, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    [finding] = [each for each in machine.threads() if each.topic == "wait policy"]
+    [finding] = [each for each in examination.threads() if each.topic == "wait policy"]
     assert finding.level == level
     assert ("OMP_WAIT_POLICY=passive" in finding.remedy) == (policy != "passive")
 
 
 def test_more_threads_than_cores_are_worth_knowing(monkeypatch):
-    monkeypatch.setattr(machine, "available_cores", lambda: 0.5)
-    finding, *_ = machine.threads()
+    monkeypatch.setattr(examination, "available_cores", lambda: 0.5)
+    finding, *_ = examination.threads()
     assert (finding.topic, finding.level, finding.remedy) == ("threads", "warn", "--threads 1")
 
 
@@ -129,16 +128,16 @@ def test_a_container_s_quota_limits_how_many_runs_share_it(quota, cores, monkeyp
 
 def test_a_busy_machine_is_worth_knowing(monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
-    [finding] = [each for each in machine.threads() if each.topic == "load"]
+    [finding] = [each for each in examination.threads() if each.topic == "load"]
     assert finding.level == "warn"
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    [finding] = [each for each in machine.threads() if each.topic == "load"]
+    [finding] = [each for each in examination.threads() if each.topic == "load"]
     assert finding.level == "ok"
 
 
 def test_without_numba_the_projection_works_but_slower(monkeypatch):
-    monkeypatch.setattr(machine, "missing", lambda backend: f"{backend} is not installed")
-    [finding] = machine.compiled_projection()
+    monkeypatch.setattr(examination, "missing", lambda backend: f"{backend} is not installed")
+    [finding] = examination.compiled_projection()
     assert (finding.level, finding.detail) == ("warn", "not compiled: numba is not installed")
 
 
@@ -152,15 +151,15 @@ def test_an_output_folder_that_is_a_file_fails(tmp_path):
 
 def test_an_output_folder_that_cannot_be_made_fails(tmp_path):
     (tmp_path / "file").write_text("")
-    finding, _ = storage.output(tmp_path / "file" / "runs")
+    finding, _ = examination.output(tmp_path / "file" / "runs")
     assert finding.level == "fail"
     assert "nothing can be made in" in finding.detail
 
 
 @pytest.mark.parametrize(("free", "level"), [(1e8, "fail"), (1e9, "warn"), (1e11, "ok")])
 def test_little_room_is_said(free, level, tmp_path, monkeypatch):
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
-    _, finding = storage.output(tmp_path)
+    monkeypatch.setattr(examination.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+    _, finding = examination.output(tmp_path)
     assert finding.level == level
 
 

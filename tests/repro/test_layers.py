@@ -10,7 +10,7 @@ LIBRARY, SUITE = (Path(package.__file__).parent for package in (pbwn, pbwn_repro
 # Bottom to top: a part may import itself and those before it.
 PARTS = [
     *("errors", "importing", "data", "models", "methods", "metrics", "config", "tasks", "engine", "runs", "bench"),
-    *("measurements", "catalog", "planning", "report", "doctor", "exit_codes", "commands", "cli"),
+    *("catalog", "planning", "report", "doctor", "exit_codes", "commands", "cli"),
 ]
 
 

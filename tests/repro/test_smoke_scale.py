@@ -3,11 +3,11 @@
 import pytest
 
 from pbwn_repro.catalog import ARTEFACTS
-from pbwn_repro.planning import Sources, plan_jobs
-from pbwn_repro.planning.overview import standing
-from pbwn_repro.runs.local import LocalPool
+from pbwn_repro.planning import plan_jobs, standing
+from pbwn_repro.runs.estimates import Speeds
 from pbwn_repro.runs.packing import slots
-from pbwn_repro.runs.speed import Speeds
+from pbwn_repro.runs.pools import LocalPool
+from pbwn_repro.runs.resolution import Sources
 from pbwn_repro.runs.sweep import sweep
 
 

@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any
 
 from pbwn_repro import models
-from pbwn_repro.bench import projecting, stepping
-from pbwn_repro.bench.candidates import GPT2_SMALL
-from pbwn_repro.bench.machine import machine
+from pbwn_repro.bench import projection, steps
+from pbwn_repro.bench.projection import GPT2_SMALL
+from pbwn_repro.bench.timing import machine
 from pbwn_repro.models import recipe
 
-_TRAINING_PICTURES = 50_000  # of CIFAR, in an epoch
 PARTS = ("projection", "riemannian", "optimizer", "training", "growth", "memory")
 
 
@@ -65,20 +64,20 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
     """What a part is measured on, one after the other."""
     if part == "growth":
         return {
-            f"{weights:,} weights in {layers:,} layers": partial(projecting.growth, weights, layers, extent.seconds / 2)
+            f"{weights:,} weights in {layers:,} layers": partial(projection.growth, weights, layers, extent.seconds / 2)
             for weights, layers in extent.sizes
         }
     of_network: dict[str, Callable[[str], Any]] = {
-        "projection": partial(projecting.projection, seconds=extent.seconds),
-        "riemannian": partial(projecting.riemannian, seconds=extent.seconds),
-        "optimizer": partial(stepping.optimizer_steps, seconds=extent.seconds),
+        "projection": partial(projection.projection, seconds=extent.seconds),
+        "riemannian": partial(projection.riemannian, seconds=extent.seconds),
+        "optimizer": partial(steps.optimizer_steps, seconds=extent.seconds),
         "training": partial(
-            stepping.training_steps,
+            steps.training_steps,
             batch_size=extent.batch_size,
             rounds=extent.rounds,
-            steps_per_epoch=_TRAINING_PICTURES // extent.batch_size,
+            steps_per_epoch=steps.EPOCH_IMAGES // extent.batch_size,
         ),
-        "memory": projecting.extra_memory,
+        "memory": projection.extra_memory,
     }
     return {network: partial(of_network[part], network) for network in extent.networks if is_measured(part, network)}
 

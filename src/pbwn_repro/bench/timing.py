@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import os
+import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+import torch
+
+from pbwn_repro.runs.environment import processor, version_of
 
 Found = TypeVar("Found")
 
@@ -60,3 +67,29 @@ def _seconds_of(candidate: Callable[[], object]) -> float:
     start = time.perf_counter()
     candidate()
     return time.perf_counter() - start
+
+
+def machine() -> dict[str, str | int | float | None]:
+    """What a reader needs to judge the times: processor, cores, threads, versions, and how busy it was."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version_of(name) for name in ("torch", "numba", "geoopt")},
+    }
+
+
+def median_with_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str, float | None]:
+    """The median, and the exact interval from order statistics; None where there are too few values for one.
+
+    >>> median_with_interval([3.0, 1.0, 2.0, 5.0, 4.0, 6.0])
+    {'value': 3.5, 'low': 1.0, 'high': 6.0}
+    """
+    from scipy.stats import quantile_test  # takes a second to import
+
+    interval = quantile_test(values, p=0.5, q=statistics.median(values)).confidence_interval(confidence)
+    low, high = (None if math.isnan(end) else float(end) for end in (interval.low, interval.high))
+    return {"value": statistics.median(values), "low": low, "high": high}

@@ -221,7 +221,7 @@ class MeasuredArtefact(Artefact):
     """A table or figure that is computed or timed in one go, without training runs.
 
     Args:
-        measurement: the name of what makes it, in `pbwn_repro.measurements`.
+        measurement: the name of what makes it, in `pbwn_repro.bench.measuring`.
         options: what it is made with at a scale.
         earlier: options of earlier protocols, whose measurements are shown where there is none of the present one.
     """

@@ -37,10 +37,9 @@ def bench(
 
     bench.json is written anew after each measurement: what was measured when a run is stopped is in it.
     """
-    from pbwn_repro.bench.machine import machine
-    from pbwn_repro.bench.plot import plot
+    from pbwn_repro.bench.show import plot, table
     from pbwn_repro.bench.suite import PARTS, QUICK, Extent, is_measured, measure
-    from pbwn_repro.bench.tables import table
+    from pbwn_repro.bench.timing import machine
 
     unknown = set(part or ()) - set(PARTS)
     if unknown:

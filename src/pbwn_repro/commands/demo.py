@@ -31,11 +31,12 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     """Make the demo's runs that are missing at a scale, and show all of them."""
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, sweep_code
-    from pbwn_repro.planning import Sources, plan_jobs
+    from pbwn_repro.planning import plan_jobs
     from pbwn_repro.report.page import write
     from pbwn_repro.report.sections import collect
-    from pbwn_repro.runs.local import LocalPool
     from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.pools import LocalPool
+    from pbwn_repro.runs.resolution import Sources
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import described, view_for
 

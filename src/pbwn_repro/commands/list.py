@@ -20,9 +20,9 @@ def list_artefacts(
     import torch
 
     from pbwn_repro.catalog import ARTEFACTS, SCALES
-    from pbwn_repro.planning.overview import overview
+    from pbwn_repro.planning import overview
+    from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.packing import slots, wall_seconds
-    from pbwn_repro.runs.speed import Speeds
     from pbwn_repro.runs.view import duration
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

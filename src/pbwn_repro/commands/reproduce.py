@@ -16,7 +16,7 @@ from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Artefact
-    from pbwn_repro.planning.preview import Item
+    from pbwn_repro.planning import Item
     from pbwn_repro.runs.jobs import Job
     from pbwn_repro.runs.packing import Slots
     from pbwn_repro.runs.sweep import Pool, Sweep
@@ -67,12 +67,10 @@ def reproduce(
     """
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning.jobs import passed_over, plan_jobs, plans_of, sets_of
-    from pbwn_repro.planning.only import parse_only
-    from pbwn_repro.planning.preview import preview
-    from pbwn_repro.planning.sources import Sources, parse_sources
+    from pbwn_repro.planning import parse_only, passed_over, plan_jobs, plans_of, preview, sets_of
+    from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.packing import slots
-    from pbwn_repro.runs.speed import Speeds
+    from pbwn_repro.runs.resolution import Sources, parse_sources
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import view_for
 
@@ -98,13 +96,13 @@ def reproduce(
 
 def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
     """Where jobs run: processes on this machine, or a Ray cluster."""
-    from pbwn_repro.runs.local import LocalPool
     from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.pools import LocalPool
 
     if cluster is None:
         missing = sum(job.state != "done" and not job.alone for job in made)
         return LocalPool(slots(missing, jobs=jobs, device=device))
-    from pbwn_repro.runs.cluster import RayPool
+    from pbwn_repro.runs.pools import RayPool
 
     return RayPool(cluster, device=device, jobs=jobs)
 
@@ -142,8 +140,8 @@ def _artefacts(names: list[str]) -> list[Artefact]:
 
 def summarise(result: Sweep, out: Path) -> None:
     """Print which runs did not end well, and how many are done."""
+    from pbwn_repro.runs.jobs import LOG
     from pbwn_repro.runs.view import described
-    from pbwn_repro.runs.worker import LOG
 
     for job, ending in result.having("diverged", "failed", "killed", "busy"):
         print(f"{job.title}: {described(ending)}")

@@ -70,11 +70,11 @@ def sweep(
     then shows the best setting of each method and how far each depends on the learning rate.
     """
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning.preview import Item
+    from pbwn_repro.planning import Item
+    from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.grid import Grid, grid_jobs
     from pbwn_repro.runs.packing import slots
     from pbwn_repro.runs.resolution import joined, parse, read_file
-    from pbwn_repro.runs.speed import Speeds
     from pbwn_repro.runs.sweep import sweep as run_all
     from pbwn_repro.runs.view import view_for
 

@@ -135,13 +135,12 @@ def _train(
 ) -> None:
     import torch
 
-    from pbwn_repro.engine.memory import keep_freed_memory
-    from pbwn_repro.engine.processes import processes
+    from pbwn_repro.engine.processes import keep_freed_memory, processes
+    from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.packing import find_device
     from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
-    from pbwn_repro.runs.speed import Speeds
     from pbwn_repro.tasks import metric_of
 
     keep_freed_memory()

@@ -19,14 +19,13 @@ from pbwn_repro.config import ConfigError, RunConfig
 from pbwn_repro.data import random_seed
 from pbwn_repro.engine import state
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
-from pbwn_repro.engine.export import export
 from pbwn_repro.engine.finite import LossWatch, NonFiniteError
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
-from pbwn_repro.engine.norms import NormWatch, estimate_statistics
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from pbwn_repro.engine.signals import Interrupted, StopRequest
+from pbwn_repro.engine.state import NormWatch, estimate_statistics, export
 from pbwn_repro.errors import UsageError
 from pbwn_repro.importing import is_own
 from pbwn_repro.tasks import AnySet, make_task

@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
+from pbwn_repro.bench.measuring import folder_of
+from pbwn_repro.bench.timing import median_with_interval
 from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Scale
 from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs
-from pbwn_repro.measurements import folder_of
-from pbwn_repro.measurements.median import median_with_interval
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json

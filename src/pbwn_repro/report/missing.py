@@ -14,7 +14,7 @@ from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.report.model import Decided, Report, Section
-from pbwn_repro.runs.effort import LAYER_SECONDS, NetworkCost, effort, network_cost
+from pbwn_repro.runs.estimates import LAYER_SECONDS, NetworkCost, effort, network_cost
 
 TERAFLOPS = 10.0
 ASSUMPTION = (

@@ -28,7 +28,7 @@ def environment(device: torch.device, dataset: AnySet | None = None, config: Run
         **({"data": data} if data else {}),
         **({"own": own} if own else {}),
         "code": {"pbwn": pbwn.__version__, "sha256": code_digest()},
-        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: found for name in _PACKAGES if (found := version_of(name)) is not None},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": processor(),
@@ -74,7 +74,8 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

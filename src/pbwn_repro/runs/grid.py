@@ -11,10 +11,10 @@ from typing import Any
 
 from pbwn_repro import methods
 from pbwn_repro.data.loading import absolute
+from pbwn_repro.runs.estimates import Estimate, Speeds
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import TrainingJob
 from pbwn_repro.runs.resolution import complete, resolve
-from pbwn_repro.runs.speed import Estimate, Speeds
 from pbwn_repro.tasks import AnySet
 
 

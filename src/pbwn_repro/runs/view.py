@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pbwn_repro.runs.folder import RunFolder
-from pbwn_repro.runs.jobs import Ending
-from pbwn_repro.runs.progress import Progress, read_progress
+from pbwn_repro.runs.jobs import Ending, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen, View
 from pbwn_repro.tasks import metric_of
 

@@ -10,8 +10,7 @@ from pyarrow import parquet
 from pbwn_repro.data import DamagedFileError, DataError, DownloadError, MemorySplit, MissingFileError, load, original
 from pbwn_repro.data.loading import inventory
 from pbwn_repro.data.published import KNOWN_SETS, KnownSplit
-from pbwn_repro.planning.sources import Sources, parse_sources
-from pbwn_repro.runs.resolution import resolve
+from pbwn_repro.runs.resolution import Sources, parse_sources, resolve
 
 
 @pytest.mark.parametrize("columns", [("img", "label"), ("image", "label"), ("image", "labels"), ("img", "fine_label")])

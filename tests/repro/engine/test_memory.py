@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PROGRAM = """
-from pbwn_repro.engine.memory import keep_freed_memory
+from pbwn_repro.engine.processes import keep_freed_memory
 import resource, torch
 kept = {keep} and keep_freed_memory()
 def faults():

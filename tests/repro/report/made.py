@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from pbwn_repro.bench.measuring import MEASUREMENTS
+from pbwn_repro.bench.parts import Parts
 from pbwn_repro.catalog import find
 from pbwn_repro.config import read_config
-from pbwn_repro.measurements import MEASUREMENTS
-from pbwn_repro.measurements.parts import Parts
 from pbwn_repro.report.model import OUTCOMES, Cell, Curve, Plot, Report, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.page import page
 from pbwn_repro.runs.resolution import complete

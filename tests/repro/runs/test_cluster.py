@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fragile import KilledOnce, StopsTheSweep, digits_job
-from pbwn_repro.runs.cluster import RayPool
+from pbwn_repro.runs.pools import RayPool
 from pbwn_repro.runs.sweep import sweep
 from storm import contents
 

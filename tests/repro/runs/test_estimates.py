@@ -7,9 +7,8 @@ import pytest
 from fragile import digits_job
 from pbwn_repro import catalog
 from pbwn_repro.engine.reporting import Quiet
-from pbwn_repro.runs.effort import LAYER_SECONDS, Effort, effort, network_cost
+from pbwn_repro.runs.estimates import LAYER_SECONDS, Effort, Speeds, effort, network_cost
 from pbwn_repro.runs.packing import Slots, wall_seconds
-from pbwn_repro.runs.speed import Speeds
 
 
 def plan(name, scale, **labels):

@@ -1,28 +1,148 @@
-"""How long a run will take: its work over the speed that other runs have shown, or that a short test here shows."""
+"""How much work a run is, in steps, FLOPs and bytes, and how long that takes here.
+
+The work is known without doing any of it, and without its data. Its time follows from the speed that other runs have
+shown, or that a short test of this machine shows.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from pbwn_repro import models
-from pbwn_repro.config import RunConfig, read_config
-from pbwn_repro.data import original
+from pbwn_repro.config import SGD, RunConfig, read_config
+from pbwn_repro.data import DataSet, MemorySplit, original
 from pbwn_repro.data.cache import cache_root
-from pbwn_repro.runs.effort import Effort, NetworkCost, effort, network_cost
+from pbwn_repro.data.generated import SHAPES, STORED_PREFIX
+from pbwn_repro.data.published import KNOWN_SETS
+from pbwn_repro.engine.processes import Processes
+from pbwn_repro.importing import is_own
 from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
-from pbwn_repro.tasks import AnySet
+from pbwn_repro.tasks import AnySet, describe
+
+LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a run amounts to.
+
+    flops: of all training steps and of all tests; `step_flops` of one training step.
+    layers: that have weights, each of which takes time of a GPU's host, however small it is.
+    bytes: on the disk, when it is done.
+    """
+
+    steps: int
+    flops: float
+    step_flops: float
+    layers: int
+    bytes: int
+
+    def gpu_seconds(self, flops_per_second: float) -> float:
+        """How long it takes on a GPU of this speed; a small network waits for the host that starts its kernels."""
+        return max(self.flops / flops_per_second, self.steps * self.layers * LAYER_SECONDS)
+
+
+class NetworkCost(NamedTuple):
+    """FLOPs of a training step, and of evaluating one example; the numbers of layers and of parameters."""
+
+    step_flops: float
+    example_flops: float
+    layers: int
+    parameters: int
+
+
+def effort(config: RunConfig, cost: NetworkCost | None = None, dataset: AnySet | None = None) -> Effort:
+    """What a configuration amounts to; `cost` is that of its network, where that is known already."""
+    cost = cost or network_cost(config, dataset)
+    counts = describe(config, dataset, Processes()).counts if dataset else _shape(config.data.name).counts
+    steps_per_epoch = max(1, sum(counts[split] for split in config.data.train) // config.batch_size)
+    steps = config.steps or (config.epochs or 0) * steps_per_epoch
+    tests = max(1, steps // (config.evaluate_every or steps_per_epoch))
+    flops = steps * cost.step_flops + tests * counts[config.data.test] * cost.example_flops
+    moments = int(config.optimizer.momentum > 0) if isinstance(config.optimizer, SGD) else 2
+    # The exported model, and a checkpoint with the model and the optimizer's moments, in float32.
+    return Effort(steps, flops, cost.step_flops, cost.layers, 4 * cost.parameters * (2 + moments))
+
+
+def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCost:
+    """Count on the meta device, where nothing is computed; a step is a forward pass three times, as in section 3.3.
+
+    Without its data, they are taken to be of the usual shape for their name.
+    """
+    met = describe(config, dataset or _black(config), Processes())
+    network = models.find(config.model)
+    arguments = {**network.accepted(met.told), **network.start(config.method, config.init), **config.model_options}
+    try:
+        with torch.device("meta"):
+            model = network.build(**arguments).eval()
+        example = met.example.to("meta")
+        one = _forward_flops(model, example)
+    except Exception:
+        if not is_own(config.model):
+            raise
+        with torch.random.fork_rng():  # a model of the user's may have to look at values
+            model, example = network.build(**arguments).eval(), met.example
+        one = _forward_flops(model, example)
+    step = 3 * config.batch_size * one
+    if config.data.labels is not None:
+        counts = (config.data.labels, config.batch_size)
+        batches = [torch.zeros(count, *example.shape[1:], device="meta") for count in counts]
+        labels = torch.zeros(config.data.labels, dtype=torch.long, device="meta")
+        assert isinstance(model, models.Ladder)
+        model.train()
+        step = 3 * _forward_flops(model.loss, batches[0], labels, batches[1])
+    layers = sum(parameter.ndim > 1 for parameter in model.parameters())
+    return NetworkCost(step, one, layers, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _forward_flops(function: Callable[..., Tensor], *inputs: Tensor) -> float:
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        function(*inputs)
+    return float(counter.get_total_flops())
+
+
+class _Shape(NamedTuple):
+    image: tuple[int, int, int]
+    classes: int
+    counts: Mapping[str, int]
+
+
+def _black(config: RunConfig) -> DataSet:
+    """One black image in the shape of a set, which need not be here."""
+    shape = _shape(config.data.name)
+    black = MemorySplit(torch.zeros(1, *shape.image, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
+    return DataSet("black", {config.data.test: black}, ("black",) * shape.classes, "nowhere")
+
+
+def _shape(name: str) -> _Shape:
+    """The sizes of a set, by its name in a configuration."""
+    name = original(name)
+    if name in KNOWN_SETS:
+        known = KNOWN_SETS[name]
+        counts = {split: part.count for split, part in known.splits.items()}
+        return _Shape(known.image_shape, len(known.classes), counts)
+    if name == "digits":
+        return _Shape((1, 8, 8), 10, {"train": 1_437, "test": 360})
+    if name == "imagenet":
+        return _Shape((3, 224, 224), 1_000, {"train": 1_281_167, "test": 50_000})
+    image, classes, train, test = SHAPES[name.removeprefix(STORED_PREFIX)]
+    return _Shape(image, classes, {"train": train, "test": test})
+
 
 # One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}

@@ -1,4 +1,12 @@
-"""Filling the folder of one measurement: skip what is done, go on with what was cut off."""
+"""What is computed or timed in one go, without training runs: figure 1 and table 5.
+
+A measurement has a folder like a run's, and the same rule: `result.json` = done, the same call goes on otherwise.
+
+    <out>/<artefact>/<scale>/<measurement>-<hash8>/   config.json  environment.json  parts/  result.json
+
+`config.json` is {"measurement": name, "options": {...}}; the hash is that of its canonical form. The shape of a result
+stands in the module that makes it: `landscape` for figure 1, `time_cost` for table 5.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +19,10 @@ from typing import Any
 
 import torch
 
+from pbwn_repro.bench.landscape import landscape
+from pbwn_repro.bench.parts import Parts, Progress
+from pbwn_repro.bench.time_cost import time_cost
 from pbwn_repro.config import ConfigError
-from pbwn_repro.measurements.landscape import landscape
-from pbwn_repro.measurements.parts import Parts, Progress
-from pbwn_repro.measurements.time_cost import time_cost
 from pbwn_repro.runs.environment import environment
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.func import grad, hessian
 
 import pbwn
-from pbwn_repro.measurements.parts import Parts, Progress
-from pbwn_repro.measurements.two_weights import ROUNDING, Moments, condition, loss, projected_loss
+from pbwn_repro.bench.parts import Parts, Progress
+from pbwn_repro.bench.two_weights import ROUNDING, Moments, condition, loss, projected_loss
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 

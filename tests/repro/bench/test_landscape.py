@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import grad, hessian
 
+from pbwn_repro.bench.measuring import folder_of, measure
+from pbwn_repro.bench.two_weights import Moments, condition, loss, projected_loss
 from pbwn_repro.catalog import find
-from pbwn_repro.measurements import folder_of, measure
-from pbwn_repro.measurements.two_weights import Moments, condition, loss, projected_loss
 
 weights = st.floats(0.1, 5) | st.floats(-5, -0.1)
 

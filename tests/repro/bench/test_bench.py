@@ -7,8 +7,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pbwn_repro.bench.projecting import extra_memory
-from pbwn_repro.bench.stepping import TrainingStep
+from pbwn_repro.bench.projection import extra_memory
+from pbwn_repro.bench.steps import TrainingStep
 from pbwn_repro.bench.suite import PARTS
 from pbwn_repro.bench.timing import Times, interleaved
 from pbwn_repro.cli import app

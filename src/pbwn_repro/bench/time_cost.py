@@ -22,21 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
 import torch
 
-from pbwn_repro.bench.machine import machine
-from pbwn_repro.bench.stepping import TrainingStep
-from pbwn_repro.bench.timing import Times, in_turns
-from pbwn_repro.engine.memory import keep_freed_memory
-from pbwn_repro.measurements.median import median_with_interval
-from pbwn_repro.measurements.parts import Parts, Progress
+from pbwn_repro.bench.parts import Parts, Progress
+from pbwn_repro.bench.steps import EPOCH_IMAGES, TrainingStep, timed_rounds
+from pbwn_repro.bench.timing import Times, machine, median_with_interval
+from pbwn_repro.engine.processes import keep_freed_memory
 from pbwn_repro.methods import method
 from pbwn_repro.models import recipe
 
-PICTURES = 50_000  # of an epoch: the training set of CIFAR
 BASELINE = "normal"
 
 
@@ -72,13 +68,8 @@ def _network(network: str, names: list[str], batch_size: int, rounds: int, tell:
     surroundings = machine()
     torch.manual_seed(0)
     steps = {name: TrainingStep(network, name, batch_size, layout=torch.channels_last) for name in names}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    for number, turn in enumerate(islice(in_turns(steps), rounds + 1)):
-        tell(number)
-        if number:  # the first round compiles and allocates
-            for name, times in turn.items():
-                taken[name].append(times)
-    steps_per_epoch = PICTURES // batch_size
+    taken = timed_rounds(steps, rounds, tell)
+    steps_per_epoch = EPOCH_IMAGES // batch_size
     epochs = recipe(network)["epochs"]
     return {
         "batch_size": batch_size,

@@ -2,10 +2,10 @@
 
 import pytest
 
+from pbwn_repro.bench.parts import Parts
+from pbwn_repro.bench.time_cost import summed_up, time_cost
+from pbwn_repro.bench.timing import median_with_interval
 from pbwn_repro.catalog import find
-from pbwn_repro.measurements.median import median_with_interval
-from pbwn_repro.measurements.parts import Parts
-from pbwn_repro.measurements.time_cost import summed_up, time_cost
 
 
 def test_the_result_has_every_method_of_every_network(tmp_path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,11 +13,12 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
-from pbwn_repro.bench.candidates import weights_of
-from pbwn_repro.bench.timing import Times, interleaved
+from pbwn_repro.bench.projection import weights_of
+from pbwn_repro.bench.timing import Times, in_turns, interleaved
 from pbwn_repro.methods import method
 from pbwn_repro.models import build, find
 
+EPOCH_IMAGES = 50_000  # the training set of CIFAR
 METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch")
 
 
@@ -75,18 +77,25 @@ class TrainingStep:
         self._optimizer.register_step_post_hook(note)
 
 
+def timed_rounds(
+    steps: Mapping[str, Callable[[], tuple[float, float]]], rounds: int, tell: Callable[[int], None] = lambda done: None
+) -> dict[str, list[tuple[float, float]]]:
+    """What each took in so many rounds, after one that compiles and allocates; `tell` hears each round's number."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    for number, turn in enumerate(islice(in_turns(steps), rounds + 1)):
+        tell(number)
+        if number:
+            for name, times in turn.items():
+                taken[name].append(times)
+    return taken
+
+
 def training_steps(network: str, *, batch_size: int, rounds: int, steps_per_epoch: int) -> dict[str, dict[str, Any]]:
     """Whole steps by method: seconds, the projection's own seconds, and those as percent of a normal step.
 
     A projection after each epoch is spread over the steps of that epoch.
     """
-    steps = {name: TrainingStep(network, name, batch_size) for name in METHODS}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in METHODS}
-    for number in range(rounds + 1):
-        for name, step in steps.items():
-            times = step()
-            if number:  # the first one compiles and allocates
-                taken[name].append(times)
+    taken = timed_rounds({name: TrainingStep(network, name, batch_size) for name in METHODS}, rounds)
     normal = Times.of([whole for whole, _ in taken["normal"]]).median
     found = {}
     for name, pairs in taken.items():

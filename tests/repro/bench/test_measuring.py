@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from pbwn_repro.bench.measuring import MEASUREMENTS, folder_of, measure
 from pbwn_repro.catalog import ARTEFACTS, MeasuredArtefact, find
 from pbwn_repro.config import ConfigError
-from pbwn_repro.measurements import MEASUREMENTS, folder_of, measure
 from pbwn_repro.runs.folder import BusyError
 
 QUICK = {"start": 0.9, "surface_alpha": 2.0, "half_width": 1.0, "points": 3, "largest_alpha": 4.0, "alphas": 2}
@@ -86,7 +86,7 @@ def test_two_processes_do_not_measure_into_one_folder(tmp_path):
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path
-from pbwn_repro.measurements import folder_of, measure
+from pbwn_repro.bench.measuring import folder_of, measure
 
 options = json.loads(sys.argv[2])
 
