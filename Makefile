@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
-.PHONY: help demo test test-long lint types docs results clean
+.PHONY: help demo test test-all lint types docs results clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -11,11 +11,11 @@ help:  ## this list
 demo: .venv/repro.stamp  ## train on the embedded digits with each method, and show the table and a report
 	$(BIN)/pbwn demo
 
-test: .venv/test.stamp  ## the tests
+test: .venv/test.stamp  ## the tests that every change has to pass: a few minutes
 	$(PYTEST) -n 2 --dist worksteal -m "not long"
 
-test-long: .venv/test.stamp  ## the tests that take minutes
-	$(PYTEST) -m long
+test-all: .venv/test.stamp  ## the rest of the tests: every artefact and method, storms of kills, Ray, compilers, the site
+	$(PYTEST) -n 2 --dist worksteal -m long
 
 lint: .venv/test.stamp  ## ruff: style and format
 	$(BIN)/ruff check .

@@ -13,6 +13,16 @@ settings.register_profile("pbwn", deadline=None, max_examples=60, derandomize=Tr
 settings.load_profile("pbwn")
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Say once, so that nobody overlooks it, what was not tested for want of a browser."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "no browser" in str(report.longrepr)]
+    if skipped:
+        words = (
+            f"NO BROWSER: {len(skipped)} tests of the report's page did not run: install chromium and chromium-driver"
+        )
+        terminalreporter.write_line(words, red=True, bold=True)
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

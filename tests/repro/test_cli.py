@@ -86,14 +86,14 @@ def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatc
 
 
 def test_the_names_that_complete_are_the_names_that_there_are():
-    assert tuple(catalog.ARTEFACTS) == names.ARTEFACTS
+    assert tuple(catalog.ARTEFACTS) == names.artefacts()
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
-    assert tuple(KNOWN_SETS) == names.SETS
+    assert tuple(KNOWN_SETS) == names.sets()
 
 
 COMPLETIONS = {
-    ("reproduce", "table-"): names.ARTEFACTS[5:],
+    ("reproduce", "table-"): names.artefacts()[5:],
     ("show", "figure-3"): ("figure-3a", "figure-3b"),
     ("train", "--method", "pbwn"): ("pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"),
     ("train", "--model", "vgg"): ("vgg-e",),

@@ -1,6 +1,12 @@
-"""One file per table or figure: the paper's cells, its claims with what decides each, and the runs. Nothing else."""
+"""One file per table or figure: the paper's cells, its claims with what decides each, and the runs. Nothing else.
+
+A file that is here is known.
+"""
 
 import difflib
+import pkgutil
+import re
+from importlib import import_module
 
 from pbwn_repro.catalog.artefact import (
     SCALES,
@@ -13,18 +19,6 @@ from pbwn_repro.catalog.artefact import (
     Scale,
     TrainedArtefact,
 )
-from pbwn_repro.catalog.demo import DEMO
-from pbwn_repro.catalog.figure_1 import FIGURE_1
-from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
-from pbwn_repro.catalog.figure_3 import FIGURE_3A, FIGURE_3B
-from pbwn_repro.catalog.table_1 import TABLE_1
-from pbwn_repro.catalog.table_2 import TABLE_2
-from pbwn_repro.catalog.table_3 import TABLE_3
-from pbwn_repro.catalog.table_4 import TABLE_4
-from pbwn_repro.catalog.table_5 import TABLE_5
-from pbwn_repro.catalog.table_6 import TABLE_6
-from pbwn_repro.catalog.table_7 import TABLE_7
-from pbwn_repro.catalog.table_8 import TABLE_8
 from pbwn_repro.errors import UsageError
 
 __all__ = [
@@ -42,15 +36,16 @@ __all__ = [
     "find",
 ]
 
-ARTEFACTS: dict[str, Artefact] = {
+_FOUND = {
     artefact.name: artefact
-    for artefact in (
-        *(FIGURE_1, FIGURE_2A, FIGURE_2B, FIGURE_3A, FIGURE_3B),
-        *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8),
-    )
+    for module in pkgutil.iter_modules(__path__)
+    for artefact in vars(import_module(f"{__name__}.{module.name}")).values()
+    if isinstance(artefact, Artefact)
 }
-# The paper's, and what else has runs.
-KNOWN: dict[str, Artefact] = {**ARTEFACTS, DEMO.name: DEMO}
+_NUMBERED = re.compile(r"[a-z]+-\d+[a-z]?")
+# The paper's, which have a number, and what else has runs.
+ARTEFACTS: dict[str, Artefact] = {name: _FOUND[name] for name in sorted(_FOUND) if _NUMBERED.fullmatch(name)}
+KNOWN: dict[str, Artefact] = {**ARTEFACTS, **_FOUND}
 
 
 def find(name: str) -> Artefact:

@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands.names import SETS, completing
+from pbwn_repro.commands.names import completing, data_sets
 
 app = typer.Typer(help="Data sets: list them, fetch one, check one.", no_args_is_help=True)
 
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="A set that `pbwn data list` shows.", autocompletion=completing("digits", *SETS)
+        metavar="NAME", help="A set that `pbwn data list` shows.", autocompletion=completing(also=data_sets)
     ),
 ]
 DataDir = Annotated[

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 SUITE = Path(__file__).parents[1]
-ARTEFACTS = (
-    *("figure-1", "figure-2a", "figure-2b", "figure-3a", "figure-3b"),
-    *("table-1", "table-2", "table-3", "table-4", "table-5", "table-6", "table-7", "table-8"),
-)
-SETS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 
 Completion = Callable[[str], list[str]]
 
@@ -38,6 +34,29 @@ def methods() -> tuple[str, ...]:
     return tuple(ast.literal_eval(key) for key in registry.keys)
 
 
+def artefacts() -> tuple[str, ...]:
+    """What the catalog's files define, such as TABLE_3."""
+    files = sorted((SUITE / "catalog").glob("*.py"))
+    defined = {name for file in files for name, _ in _assignments(file) if re.fullmatch(r"[A-Z]+_\d+[A-Z]?", name)}
+    return tuple(sorted(map(_in_words, defined)))
+
+
+def sets() -> tuple[str, ...]:
+    """The published sets."""
+    [known] = _assigned(SUITE / "data" / "published.py", "KNOWN_SETS")
+    listed = (node for node in ast.walk(known) if isinstance(node, ast.Tuple))
+    return tuple(_in_words(element.id) for element in next(listed).elts if isinstance(element, ast.Name))
+
+
+def data_sets() -> tuple[str, ...]:
+    """The published sets, and those that are embedded."""
+    return ("digits", "sentences", *sets())
+
+
+def _in_words(constant: str) -> str:
+    return constant.lower().replace("_", "-")
+
+
 def _members(families: ast.AST) -> Iterator[str]:
     for node in ast.walk(families):
         if isinstance(node, ast.keyword) and node.arg == "members":
@@ -46,7 +65,13 @@ def _members(families: ast.AST) -> Iterator[str]:
 
 def _assigned(file: Path, name: str) -> Iterator[Any]:
     """What is assigned to a name in a module."""
+    return (value for target, value in _assignments(file) if target == name)
+
+
+def _assignments(file: Path) -> Iterator[tuple[str, Any]]:
+    """The names that a module assigns, and what to each."""
     for node in ast.parse(file.read_text()).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets) and hasattr(node, "value"):
-            yield node.value
+        for target in targets:
+            if isinstance(target, ast.Name) and hasattr(node, "value"):
+                yield target.id, node.value

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pbwn_repro.commands.data import CacheDir, DataDir
-from pbwn_repro.commands.names import ARTEFACTS, completing
+from pbwn_repro.commands.names import artefacts as artefact_names
+from pbwn_repro.commands.names import completing
 from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def reproduce(
         typer.Argument(
             metavar="ARTEFACT...",
             help="Tables and figures that `pbwn list` shows, or all.",
-            autocompletion=completing(*ARTEFACTS, "all"),
+            autocompletion=completing("all", also=artefact_names),
         ),
     ],
     scale: Annotated[

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from pbwn_repro.commands.data import CacheDir, DataDir
-from pbwn_repro.commands.names import SETS, completing, networks
+from pbwn_repro.commands.names import completing, data_sets, networks
 from pbwn_repro.commands.reproduce import pool_for, show_preview, summarise
 from pbwn_repro.commands.train import option, warn
 from pbwn_repro.errors import UsageError
@@ -30,7 +30,7 @@ def sweep(
         option(
             "The data set, or text:FILE; the recipe's own if not given.",
             metavar="SET",
-            completion=completing("digits", "sentences", *SETS),
+            completion=completing(also=data_sets),
         ),
     ] = None,
     methods: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pbwn_repro.commands.data import CacheDir, DataDir
-from pbwn_repro.commands.names import SETS, Completion, completing, methods, networks
+from pbwn_repro.commands.names import Completion, completing, data_sets, methods, networks
 
 
 def option(
@@ -39,7 +39,7 @@ def train(
         option(
             "The data set, or text:FILE; the recipe's own if not given.",
             metavar="SET",
-            completion=completing("digits", "sentences", *SETS),
+            completion=completing(also=data_sets),
         ),
     ] = None,
     method: Annotated[

@@ -50,7 +50,8 @@ SCENARIOS = {
     "two processes with sharded weights": {"model": "resnet-8", "method": "pbwn", "processes": 2, "shard": True},
     "two processes": {"model": "resnet-8", "method": "pbwn", "processes": 2, "data": {"augmentation": "authors"}},
 }
-# One after the other in one folder, each in a process of its own that goes on where the last was cut off.
+# One after the other in one folder, each in a process of its own that resumes where the last was cut off.
+FEW_MOMENTS = [("step", 1), ("stage", "optimizer.pt written", 2), ("step", 8)]
 MOMENTS = [
     ("step", 1),
     ("stage", "folder made", 1),
@@ -65,19 +66,30 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if "sharded" not in name])
+def test_a_run_killed_at_some_moments_ends_like_one_that_never_was(scenario, tmp_path):
+    assert killed_at(FEW_MOMENTS, scenario, tmp_path) == 3
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_killed_again_and_again_ends_like_one_that_never_was(scenario, tmp_path):
+    assert killed_at(MOMENTS, scenario, tmp_path) >= 5
+
+
+def killed_at(moments, scenario, tmp_path):
+    """Kill a run at these moments and compare it with one that was not; how often it was killed."""
     config = digits_config(**SCENARIOS[scenario])
     assert run(config, tmp_path / "whole") == [0] * config.processes
     killed = 0
-    for moment in MOMENTS:
+    for moment in moments:
         killed += -signal.SIGKILL in run(config, tmp_path / "storm", moment)
-    assert killed >= 5
     assert run(config, tmp_path / "storm") == [0] * config.processes
     expected, found = contents(tmp_path / "whole"), contents(tmp_path / "storm")
     assert found.keys() == expected.keys()
     assert {name for name in found if found[name] != expected[name]} == set()
     assert {"result.json", "model.safetensors", "metrics.jsonl"} <= expected.keys()
+    return killed
 
 
 @pytest.mark.long

@@ -220,6 +220,7 @@ def torchrun(*words, program):
     return subprocess.run(command(*words, launcher=launcher), capture_output=True, text=True, env=environment())
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_is_restarted_and_the_run_ends_like_a_clean_one(tmp_path):
     words = (*QUICK, "--checkpoint-every", "2", "--quiet")
     clean = torchrun(*words, "--out", tmp_path / "clean", program=("-m", "pbwn_repro"))

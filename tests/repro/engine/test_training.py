@@ -153,6 +153,7 @@ def test_mixed_precision_trains(train):
     assert result["steps"] == 4
 
 
+@pytest.mark.long
 def test_a_compiled_network_trains_like_an_eager_one(train):
     common = {"model": "mlp", "steps": 3, "evaluate_every": None, "checkpoint_every": None}
     _, eager, _ = train("eager", **common)

@@ -83,7 +83,7 @@ def test_noise_is_a_function_of_the_seed_set_before_the_step() -> None:
     assert loss(1, torch.Generator().manual_seed(3)) == loss(2, torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_the_compiled_loss_has_the_same_noise_value_and_gradients(backend: str) -> None:
     labeled, labels, unlabeled = batches()
     results = []

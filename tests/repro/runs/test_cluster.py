@@ -41,6 +41,7 @@ def address():
     assert not [pid for pid in started if Path(f"/proc/{pid}/cmdline").exists()], "Ray has left processes behind"
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_elsewhere_to_the_same_bytes_and_a_failing_one_stops_no_other(address, tmp_path):
     whole, cut = digits_job(tmp_path / "whole", "whole"), digits_job(tmp_path / "cut", "cut", KilledOnce)
     broken = replace(digits_job(tmp_path / "broken", "broken"), source="synthetic:digits")
@@ -52,6 +53,7 @@ def test_a_killed_run_goes_on_elsewhere_to_the_same_bytes_and_a_failing_one_stop
     assert "Traceback" in (tmp_path / "broken" / "log.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_stopped_sweep_has_the_cluster_s_runs_save(address, tmp_path):
     job = digits_job(tmp_path / "run", kind=StopsTheSweep, steps=10**6, checkpoint_every=10**6)
     result = sweep([replace(job, sweeper=os.getpid(), waits=False)], RayPool(address))
