@@ -63,7 +63,7 @@ def _learning_rates(section: Section) -> Plot | None:
     metric, rows = METRICS["test_error"], section.table.rows if section.table else ()
     curves = []
     for row in rows:
-        mine = section.runs[section.runs.method == row.key]
+        mine = section.ended[section.ended.method == row.key]
         values = {float(rate): by_seed(runs, metric) for rate, runs in mine.groupby("lr")}
         curves += [search_curve(row, values)] if len(values) > 1 else []
     if len(curves) < 2:
