@@ -1,7 +1,9 @@
-"""Publish the kept runs: `make results` writes their report, RESULTS.md, and the table in the README."""
+"""Publish the kept runs: `make results` writes their report, RESULTS.md, and the numbers of the README and the docs."""
 
 from pathlib import Path
 
+from pbwn_repro.report.figures import side_by_side
+from pbwn_repro.report.findings import findings, learning_rates
 from pbwn_repro.report.markdown import summary, whole
 from pbwn_repro.report.model import Report
 from pbwn_repro.report.page import write
@@ -9,19 +11,32 @@ from pbwn_repro.report.sections import collect
 
 RESULTS = Path(__file__).parent
 ROOT = RESULTS.parent
-BEGIN, END = "<!-- results: made by `make results` -->\n\n", "\n<!-- end of results -->"
+FIGURES = ROOT / "docs" / "figures"
 
 
 def published(report: Report) -> dict[Path, str]:
     """The files that speak of the results, as they should read."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    before, _, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert end, "the README has lost the marks around its table of results"
+    measured = "\n".join(f"- {finding.sentence}" for finding in findings(report)) + "\n"
+    readme, page = ROOT / "README.md", ROOT / "docs" / "results.md"
+    drawing = side_by_side("learning-rate", learning_rates(report))
     return {
         ROOT / "RESULTS.md": whole(report),
-        ROOT / "README.md": before + BEGIN + summary(report) + END + after,
+        readme: _filled(readme.read_text(encoding="utf-8"), "measured", measured),
+        page: _filled(
+            _filled(page.read_text(encoding="utf-8"), "measured", measured), "results", f"\n{summary(report)}\n"
+        ),
+        FIGURES / "learning-rate-light.svg": drawing.svg,
+        FIGURES / "learning-rate-dark.svg": drawing.dark_svg,
     }
+
+
+def _filled(text: str, mark: str, content: str) -> str:
+    """The text with new content between two marks."""
+    begin, end = f"<!-- {mark}: made by `make results` -->\n", f"<!-- end of {mark} -->"
+    before, _, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    assert ended, f"the marks around {mark!r} are lost"
+    return before + begin + content + end + after
 
 
 def main() -> None:
@@ -29,6 +44,7 @@ def main() -> None:
     report = collect(RESULTS)
     print(write(report))
     for path, text in published(report).items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(path)
 

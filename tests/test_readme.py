@@ -3,21 +3,22 @@
 import re
 from pathlib import Path
 
-import accelerate
-import lightning.pytorch
 import pytest
 import torch
-import transformers
 from torch import nn
 
 import pbwn
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+OPTIONS = (ROOT / "docs" / "options.md").read_text()
+
+
+def snippets(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*neuron axes are unknown")  # of the experts in the README's table
-
-FRAMEWORKS = ("integrations.lightning", "integrations.transformers", "accelerator.prepare")
 
 
 class Net(nn.Module):
@@ -50,54 +51,54 @@ class EveryOption(nn.Module):
         self.head = nn.Linear(4, 2)
 
 
-def test_the_first_code_is_a_training_loop_with_one_added_line():
-    added = [line for line in SNIPPETS[0].splitlines() if "pbwn." in line]
-    assert added == ["projection = pbwn.attach(model, optimizer)  # the added line"]
-
-
-def test_the_snippets_run_in_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("pbwn.axes._KNOWN", dict(pbwn.axes._KNOWN))
-    names = {
+def model_and_data():
+    model = Net()
+    return {
         "torch": torch,
-        "model": Net(),
+        "pbwn": pbwn,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
         "another_model": Net(),
         "loader": [(torch.randn(4, 3, 4, 4), torch.randint(0, 10, (4,))) for _ in range(2)],
         "loss_function": nn.CrossEntropyLoss(),
         "Experts": Experts,
-        "path": tmp_path / "checkpoint.pt",
     }
-    for snippet in SNIPPETS:
-        if any(word in snippet for word in FRAMEWORKS):
-            continue
+
+
+def test_the_first_code_is_a_training_loop_with_one_added_line_and_it_runs():
+    first, *others = snippets(README, "diff")
+    assert not others
+    added = [line for line in first.splitlines() if line.startswith("+")]
+    assert added == ["+ projection = pbwn.attach(model, optimizer)"]
+    names = model_and_data()
+    exec("\n".join(line[2:] for line in first.splitlines()), names)
+    assert names["projection"].check().ok
+
+
+@pytest.mark.parametrize("text", [README, OPTIONS], ids=["readme", "options"])
+def test_the_snippets_run_in_order(text, monkeypatch):
+    monkeypatch.setattr("pbwn.axes._KNOWN", dict(pbwn.axes._KNOWN))
+    names = model_and_data()
+    found = snippets(text, "python")
+    assert found
+    for snippet in found:
         if snippet.count("pbwn.attach(") > 1:
             check_each_option(snippet)
-            continue
-        if "state=checkpoint" in snippet:
-            names["projection"].detach()
-        exec(snippet, names)
+        else:
+            exec(snippet, names)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_snippet_of_each_framework_runs(framework, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    [snippet] = [snippet for snippet in SNIPPETS if framework in snippet]
-    model = Net()
-    names = {
-        "pbwn": pbwn,
-        "lightning": lightning.pytorch,
-        "transformers": transformers,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "arguments": transformers.TrainingArguments("out", report_to=[], use_cpu=True),
-        "accelerator": accelerate.Accelerator(cpu=True),  # after the arguments, which reset Accelerate's globals
-        "data": [],
-    }
-    exec(snippet, names)
-    if "projection" in names:
-        assert names["projection"].check().ok
-    else:
-        handler = getattr(names["trainer"], "callback_handler", names["trainer"])
-        assert any(isinstance(callback, names["ProjectionCallback"]) for callback in handler.callbacks)
+def test_the_readme_is_short_and_shows_numbers_and_a_figure_before_anything_else():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    headings = [line for line in lines if line.startswith("## ")]
+    assert headings[0] == "## Measured"
+    assert README.index("<picture>") < README.index("## Measured")
+
+
+def test_what_the_readme_links_to_is_there():
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", README):
+        assert (ROOT / "".join(target)).exists(), target
 
 
 def check_each_option(snippet):
@@ -113,7 +114,7 @@ def check_each_option(snippet):
 
 
 def test_the_table_shown_is_the_table_printed():
-    [shown] = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
+    [shown] = snippets(OPTIONS, "text")
     assert str(pbwn.select(Net())) == shown.rstrip("\n")
 
 

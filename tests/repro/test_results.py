@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pbwn_repro.report.findings import findings, learning_rates
 from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import run_folders
 
@@ -20,6 +21,27 @@ def test_the_published_results_are_those_of_the_kept_runs(report):
     publish = runpy.run_path(str(ROOT / "results" / "publish.py"))
     for path, text in publish["published"](report).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make results`"
+
+
+def test_each_finding_is_a_number_of_the_section_that_it_links_to(report):
+    sections = {section.anchor: section for section in report.shown}
+    found = findings(report)
+    assert [finding.anchor.split("-paper")[0].split("-short")[0] for finding in found][:2] == ["table-8", "table-8"]
+    for finding in found:
+        cells = sections[finding.anchor].table.cells.values()
+        means = {f"{cell.ours.mean:.2g}" for cell in cells if cell.ours} | {
+            f"{cell.ours.mean:.2f}" for cell in cells if cell.ours
+        }
+        assert finding.value.split()[0] in means
+        assert finding.basis.endswith(f"{sections[finding.anchor].scale} scale")
+
+
+def test_the_learning_rates_are_drawn_with_every_run_as_a_dot(report):
+    plots = learning_rates(report)
+    assert plots
+    for plot in plots:
+        assert [curve.row.key for curve in plot.curves][:1] == ["normal"]
+        assert all(curve.dots for curve in plot.curves)
 
 
 def test_no_kept_run_is_damaged(report):

@@ -101,7 +101,7 @@ def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
                 runs = runs[runs[other.name] == best.setting[other.name]]
         found = {float(setting): by_seed(runs[runs[axis.name] == setting], cells.metric) for setting in axis.values}
         tried = {setting: values for setting, values in sorted(found.items()) if values}
-        if len(tried) > 1 and (curve := _searched(row, tried)).x:
+        if len(tried) > 1 and (curve := search_curve(row, tried)).x:
             curves.append(curve)
     if not curves:
         return []
@@ -147,7 +147,7 @@ def _curve(row: Row, lines: Sequence[Points]) -> Curve:
     return Curve(row, x, means, low, high, len(lines))
 
 
-def _searched(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
+def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
     """A search as a curve, over the seeds that all its settings have, as far as there are any."""
     seeds = set.intersection(*(set(values) for values in found.values()))
     kept = {

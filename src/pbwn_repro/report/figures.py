@@ -59,6 +59,14 @@ class Drawing:
         """The figure as SVG without a background, its text as text."""
         return self._saved("svg").decode()
 
+    @property
+    def dark_svg(self) -> str:
+        """The same for a dark page."""
+        text = self.svg
+        for tone in tones():
+            text = text.replace(tone.light, tone.dark)
+        return text
+
     @cached_property
     def inline(self) -> Markup:
         """The figure as an element of the page: the page's colours and fonts, and names that no other figure has."""
@@ -129,12 +137,20 @@ def of_plot(plot: Plot) -> Drawing:
 
 def _draw_curves(plot: Plot) -> Figure:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter
 
     curves = [curve for curve in plot.curves if curve.x]
     names = max((len(line) for curve in curves for line in _wrapped(curve.row.title)), default=0)
     figure = Figure(figsize=(WIDTH, 2.9))
     axes = figure.subplots(gridspec_kw=_margins(2.9, left=0.5, right=0.2 + _LETTER * names))
+    _fill_with_curves(axes, plot)
+    _name_at_ends(axes, curves, strokes([curve.row.look for curve in plot.curves]))
+    return figure
+
+
+def _fill_with_curves(axes: Axes, plot: Plot) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    curves = [curve for curve in plot.curves if curve.x]
     _frame(axes, plot.x_label, plot.y_label)
     styles = strokes([curve.row.look for curve in plot.curves])
     for position, curve in enumerate(curves):
@@ -153,7 +169,32 @@ def _draw_curves(plot: Plot) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(number))
     axes.minorticks_off()
-    _name_at_ends(axes, curves, styles)
+
+
+def side_by_side(name: str, plots: Sequence[Plot]) -> Drawing:
+    """Plots of the same curves in one row, each under its title, with one legend."""
+    titles = "; ".join(plot.title for plot in plots)
+    description = " ".join(of_plot(plot).description for plot in plots)
+    return Drawing(name, titles, description, lambda: _draw_side_by_side(plots))
+
+
+def _draw_side_by_side(plots: Sequence[Plot]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.5 * WIDTH, 3.0), layout="constrained")
+    panels = figure.subplots(1, len(plots), squeeze=False, sharey=True).ravel()
+    for panel, plot in zip(panels, plots, strict=True):
+        _fill_with_curves(panel, plot)
+        panel.margins(x=0.03)
+        panel.set_title(f"{plot.title}\n{plot.y_label}", loc="left", color=INK.light)
+    styles = strokes([curve.row.look for curve in plots[0].curves])
+    handles = [
+        panels[0].plot([], [], color=style.tone.light, linestyle=style.dashes, linewidth=style.width)[0]
+        for style in styles.values()
+    ]
+    figure.legend(
+        handles, [curve.row.title for curve in plots[0].curves], loc="outside lower center", ncols=4, frameon=False
+    )
     return figure
 
 

@@ -187,7 +187,7 @@ class Section:
     Args:
         scale: empty for own experiments, which have none.
         variant: empty for the artefact itself.
-        runs: the finished ones, as rows of the table of runs.
+        runs: the finished ones, as rows of the table of runs; `ended` has those that diverged too.
         missing: what the scale's protocol still needs.
         compared: comparisons without a verdict, a sentence each.
         landscapes: figure 1's result, surfaces and all.
@@ -211,6 +211,7 @@ class Section:
     environments: tuple[Mapping[str, Any], ...] = ()
     measurement: Path | None = None
     remarks: tuple[str, ...] = ()
+    ended: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def is_of_the_paper(self) -> bool:

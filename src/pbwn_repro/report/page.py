@@ -19,6 +19,7 @@ from pbwn_repro.catalog.artefact import Column
 from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.figures import MINUS, Drawing, drawings
+from pbwn_repro.report.findings import findings
 from pbwn_repro.report.markdown import (
     CAUTIONS,
     RULES,
@@ -88,6 +89,7 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
         .render(
             sections=[_view(section, *drawn[section.anchor]) for section in report.shown],
             tallies=tallies(report),
+            findings=findings(report)[:3] if tallies(report) else [],
             runs=len({path for section in report.sections if len(section.runs) for path in section.runs.path}),
             environments=environments(report),
             missing=missing(report),

@@ -88,6 +88,7 @@ def _section(cells: Cells, runs: pd.DataFrame, scale: Scale | Literal[""], varia
         notes=(*_searched(cells), *_diverged(cells, runs), *_skipped(done)),
         unfinished=tuple(runs[runs.state == "unfinished"].path),
         diverged=tuple(runs[runs.state == "diverged"].path),
+        ended=runs[runs.state != "unfinished"],
         environments=tuple({repr(each): each for each in done.environment}.values()),
     )
     return replace(section, plots=plots_of(cells, section.anchor))

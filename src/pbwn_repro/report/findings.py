@@ -1,0 +1,176 @@
+"""The few findings that a reader should see first: for the cards of the page, and for 'Measured' in the README.
+
+Which comparisons these are is decided here, once, and not by how they came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pbwn_repro.catalog import Column
+from pbwn_repro.metrics import METRICS
+from pbwn_repro.report.cells import by_seed
+from pbwn_repro.report.curves import search_curve
+from pbwn_repro.report.model import Plot, Report, Section, Summary
+
+LADDER, MLP, COST = "table-8", "figure-2a", "table-5"
+_WITH, _WITHOUT = "pbwn", "normal"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One comparison of PBWN with training without it.
+
+    Args:
+        what: what was trained or timed.
+        value, beside: ours with PBWN, and what stands against it, with their units.
+        paper: the paper's numbers for the same.
+        basis: how many runs, at which scale.
+        anchor: the section that it comes from.
+    """
+
+    what: str
+    value: str
+    beside: str
+    paper: str
+    basis: str
+    anchor: str
+
+    @property
+    def sentence(self) -> str:
+        """The finding as one line of text, Markdown allowed."""
+        return f"{self.what}: **{self.value}**, {self.beside} ({self.basis}). {self.paper}"
+
+
+def findings(report: Report) -> list[Finding]:
+    """The findings that there are runs for: semi-supervised learning, what a step costs, the network of figure 2."""
+    shown = {section.artefact.name: section for section in _best_scales(report)}
+    found = [*_ladder(shown[LADDER])] if LADDER in shown else []
+    found += [_cost(shown[COST])] if COST in shown else []
+    found += [*_mlp(shown[MLP])] if MLP in shown else []
+    return found
+
+
+def learning_rates(report: Report) -> list[Plot]:
+    """The test error over the learning rate in figure 2's networks, with and without the projection."""
+    sections = [each for each in report.shown if each.artefact.name == MLP and each.scale == "paper"]
+    return [plot for section in sections if (plot := _learning_rates(section)) is not None]
+
+
+def _learning_rates(section: Section) -> Plot | None:
+    metric, rows = METRICS["test_error"], section.table.rows if section.table else ()
+    curves = []
+    for row in rows:
+        mine = section.ended[section.ended.method == row.key]
+        values = {float(rate): by_seed(runs, metric) for rate, runs in mine.groupby("lr")}
+        curves += [search_curve(row, values)] if len(values) > 1 else []
+    if len(curves) < 2:
+        return None
+    layers = {"authors": "six"}.get(section.variant.get("sizes", ""), "four")
+    return Plot(
+        f"learning-rate-{section.anchor}",
+        f"MLP on MNIST, {layers} layers",
+        "learning rate",
+        metric.label,
+        tuple(curves),
+        x_log=True,
+        y_log=True,
+        main=True,
+    )
+
+
+def _best_scales(report: Report) -> Iterator[Section]:
+    """Each artefact itself at the largest scale that it has; sections of one artefact come largest first."""
+    seen = set()
+    for section in report.shown:
+        if section.has_results and not section.variant and section.artefact.name not in seen:
+            seen.add(section.artefact.name)
+            yield section
+
+
+def _ladder(section: Section) -> Iterator[Finding]:
+    """With and without PBWN, for each number of labels."""
+    for column in section.table.columns if section.table else ():
+        ours, theirs = (_summary(section, key, column) for key in (_WITH, _WITHOUT))
+        if ours is None or theirs is None:
+            continue
+        yield Finding(
+            what=f"Ladder network on MNIST with {column.title}, test error",
+            value=_percent(ours),
+            beside=f"{_percent(theirs)} without",
+            paper=_of_the_paper(section, column),
+            basis=_runs(section, ours, theirs),
+            anchor=section.anchor,
+        )
+
+
+def _mlp(section: Section) -> Iterator[Finding]:
+    """At each method's best learning rate."""
+    if section.table is None:
+        return
+    column = next((column for column in section.table.columns if column.metric == "test_error"), None)
+    if column is None:
+        return
+    ours, theirs = (_summary(section, key, column) for key in (_WITH, _WITHOUT))
+    if ours is not None and theirs is not None:
+        rates = [f"{each.chosen.get('lr', 0):g}" for each in (ours, theirs)]
+        yield Finding(
+            what="MLP on MNIST at each method's best learning rate, test error",
+            value=f"{_percent(ours)} (rate {rates[0]})",
+            beside=f"{_percent(theirs)} without (rate {rates[1]})",
+            paper="The paper shows curves, no numbers.",
+            basis=_runs(section, ours, theirs),
+            anchor=section.anchor,
+        )
+
+
+def _cost(section: Section) -> Finding:
+    """The time of the projection itself, and the paper's extra time of whole trainings, over the networks timed."""
+    assert section.table is not None
+    by_metric = {
+        metric: [column for column in section.table.columns if column.metric == metric]
+        for metric in ("own", "relative")
+    }
+    own = [summary for column in by_metric["own"] if (summary := _summary(section, _WITH, column))]
+    paper = [cell.paper.value for column in by_metric["relative"] if (cell := section.table.cells[_WITH, column]).paper]
+    values = [summary.mean for summary in own]
+    return Finding(
+        what="Time of the projection in a training step",
+        value=f"{_span(values)} %",
+        beside="of a step without it",
+        paper=f"The paper's hours say {_span(paper)} %, on one Tesla K80.",
+        basis=f"{len(values)} networks on a CPU, medians of {own[0].count} rounds, {section.scale} scale",
+        anchor=section.anchor,
+    )
+
+
+def _summary(section: Section, key: str, column: Column) -> Summary | None:
+    assert section.table is not None
+    cell = section.table.cells.get((key, column))
+    return cell.ours if cell and cell.ours and cell.ours.values else None
+
+
+def _percent(summary: Summary) -> str:
+    """The mean, and the median where a few failed runs carry the mean."""
+    middle = median(summary.values)
+    apart = summary.count > 2 and abs(middle - summary.mean) > 0.1 * summary.mean
+    return f"{summary.mean:.2f} %" + (f" (median {middle:.2f} %)" if apart else "")
+
+
+def _of_the_paper(section: Section, column: Column) -> str:
+    assert section.table is not None
+    ours, theirs = (section.table.cells[key, column].paper for key in (_WITH, _WITHOUT))
+    return f"The paper has {ours.text or ours.value} % and {theirs.text or theirs.value} %." if ours and theirs else ""
+
+
+def _runs(section: Section, ours: Summary, theirs: Summary) -> str:
+    counts = {ours.count, theirs.count}
+    count = f"{ours.count}" if len(counts) == 1 else f"{ours.count} and {theirs.count}"
+    return f"{count} {'seed' if counts == {1} else 'seeds'}, {section.scale} scale"
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = (f"{value:.2g}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
