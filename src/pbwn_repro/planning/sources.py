@@ -10,6 +10,7 @@ from pbwn_repro.data import DataError, DataSet, TextSet, UnknownSetError, load, 
 from pbwn_repro.data.cache import Store, cache_root
 from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.loading import PLACES, find_source
+from pbwn_repro.data.text import SHAKESPEARE, find_shakespeare
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Sources:
         """Whether the set can be had without a download."""
         source = self.source_of(name)
         found = find_source(source, self.data_dir)
+        if source == SHAKESPEARE and self.data_dir is None:
+            return find_shakespeare(Store(cache_root(self.cache_dir), source).files) is not None
         if found is None:
             return source != "imagenet" or self.data_dir is not None
         if self.data_dir is not None or source != name:

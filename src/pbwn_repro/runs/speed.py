@@ -26,7 +26,7 @@ from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 # One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}
 _GPU_PROBES = {"convolutional": ("vgg-e", (128, 3, 32, 32)), "linear": ("mlp", (4096, 1, 32, 32))}
-_LINEAR = ("mlp", "ladder")
+_LINEAR = ("mlp", "ladder", "char-gpt")
 _STARTING = 1.0  # seconds until a run takes its first step
 _LINES = 200  # of a run's times: enough for a median
 
@@ -54,7 +54,8 @@ class Speeds:
 
     def effort(self, config: RunConfig) -> Effort:
         """What a configuration amounts to."""
-        key = json.dumps([_network(config), config.batch_size, config.data.normalisation, config.data.labels])
+        data = config.data
+        key = json.dumps([_network(config), config.batch_size, data.normalisation, data.labels, data.context])
         found = self._kept("costs", key, lambda: list(network_cost(config)))
         return effort(config, NetworkCost(*found))
 
