@@ -104,6 +104,8 @@ class Projection(Method):
     Args:
         every: the interval in steps; None where projections come after each epoch.
         gradient: the gradient that the optimizer sees.
+        step: what becomes of the optimizer's update.
+        per: whether each neuron has a norm of its own, or each whole matrix.
     """
 
     def __init__(
@@ -113,10 +115,12 @@ class Projection(Method):
         *,
         every: int | None = 1,
         gradient: Literal["ordinary", "riemannian"] = "ordinary",
+        step: Literal["plain", "tangent", "angle"] = "plain",
+        per: Literal["neuron", "matrix"] = "neuron",
     ) -> None:
         """Take the settings of `pbwn.attach`."""
         super().__init__(title)
-        self.constraint, self.every, self._gradient = constraint, every, gradient
+        self.constraint, self.every, self._gradient, self._step, self._per = constraint, every, gradient, step, per
         self.projects_after_each_epoch = every is None
 
     def attach(
@@ -135,6 +139,8 @@ class Projection(Method):
             optimizer,
             every=self.every,
             gradient=self._gradient,
+            step=self._step,
+            per=self._per,
             constraint=self.constraint,
             initial=initial and self.every == 1,
             state=state,
@@ -196,6 +202,9 @@ METHODS: Mapping[str, Method] = {
     "pbwn": Projection("PBWN", _SPHERE),
     "pbwn-epoch": Projection("PBWN-Epoch", _SPHERE, every=None),
     "pbwn-riem-nxn": ProjectionByProducts("PBWN-Riem, n x n", _SPHERE),
+    "pbwn-tangent": Projection("PBWN, tangent steps", _SPHERE, step="tangent"),
+    "pbwn-angle": Projection("PBWN, steps by angle", _SPHERE, step="angle"),
+    "pbwn-angle-matrix": Projection("Angle per matrix", pbwn.UnitNorm(radius="initial"), step="angle", per="matrix"),
     "unit-start": UnitStart("Unit start"),
     "max-norm": Projection("Max-norm", pbwn.MaxNorm(3.0)),
 }

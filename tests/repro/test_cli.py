@@ -61,6 +61,7 @@ def test_an_unknown_command_suggests_the_nearest_one():
 
 def test_the_names_that_complete_are_the_names_that_there_are():
     assert tuple(catalog.ARTEFACTS) == names.ARTEFACTS
+    assert tuple(catalog.EXPERIMENTS) == names.EXPERIMENTS
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
     assert tuple(KNOWN_SETS) == names.SETS
@@ -69,7 +70,10 @@ def test_the_names_that_complete_are_the_names_that_there_are():
 COMPLETIONS = {
     ("reproduce", "table-"): names.ARTEFACTS[5:],
     ("show", "figure-3"): ("figure-3a", "figure-3b"),
-    ("train", "--method", "pbwn"): ("pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"),
+    ("train", "--method", "pbwn"): (
+        *("pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"),
+        *("pbwn-tangent", "pbwn-angle", "pbwn-angle-matrix"),
+    ),
     ("train", "--model", "vgg"): ("vgg-e",),
     ("inspect", "wrn"): ("wrn-16-4",),
     ("data", "get", "cifar"): ("cifar10", "cifar100"),

@@ -2,9 +2,11 @@
 
 import pytest
 
-from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN
 from pbwn_repro.planning import Sources, plan_jobs
 from pbwn_repro.planning.overview import standing
+from pbwn_repro.report.cells import best_settings, labelled
+from pbwn_repro.report.runs import read_runs
 from pbwn_repro.runs.local import LocalPool
 from pbwn_repro.runs.packing import slots
 from pbwn_repro.runs.speed import Speeds
@@ -17,10 +19,19 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.parametrize("name", ARTEFACTS)
+@pytest.mark.parametrize("name", [*ARTEFACTS, *EXPERIMENTS])
 def test_the_smoke_scale_runs(name, out, tmp_path):
-    jobs = plan_jobs([ARTEFACTS[name]], "smoke", out, Sources(cache_dir=tmp_path))
+    artefact, sources = KNOWN[name], Sources(cache_dir=tmp_path)
+    jobs = plan_jobs([artefact], "smoke", out, sources)
+    made(jobs)
+    if getattr(artefact, "seeds_at_best", {}):
+        best = best_settings(artefact, "smoke", labelled(artefact, "smoke", read_runs(out)[0])[0])
+        jobs = plan_jobs([artefact], "smoke", out, sources, best={name: best})
+        made(jobs)
+    found = standing(artefact, "smoke", out, Speeds(out, tmp_path), {})
+    assert found.done == found.runs == len(jobs)
+
+
+def made(jobs):
     result = sweep(jobs, LocalPool(slots(len(jobs), device="cpu")))
     assert [(job.title, ending) for job, ending in result.ended if ending.kind not in ("done", "there")] == []
-    found = standing(ARTEFACTS[name], "smoke", out, Speeds(out, tmp_path), {})
-    assert found.done == found.runs == len(jobs)

@@ -17,6 +17,7 @@ from pbwn_repro.catalog.demo import DEMO
 from pbwn_repro.catalog.figure_1 import FIGURE_1
 from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
 from pbwn_repro.catalog.figure_3 import FIGURE_3A, FIGURE_3B
+from pbwn_repro.catalog.step_rules import STEP_RULES_GPT, STEP_RULES_RESNET
 from pbwn_repro.catalog.table_1 import TABLE_1
 from pbwn_repro.catalog.table_2 import TABLE_2
 from pbwn_repro.catalog.table_3 import TABLE_3
@@ -25,9 +26,11 @@ from pbwn_repro.catalog.table_5 import TABLE_5
 from pbwn_repro.catalog.table_6 import TABLE_6
 from pbwn_repro.catalog.table_7 import TABLE_7
 from pbwn_repro.catalog.table_8 import TABLE_8
+from pbwn_repro.catalog.transfer import TRANSFER
 
 __all__ = [
     "ARTEFACTS",
+    "EXPERIMENTS",
     "KNOWN",
     "SCALES",
     "Artefact",
@@ -48,14 +51,18 @@ ARTEFACTS: dict[str, Artefact] = {
         *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8),
     )
 }
-# The paper's, and what else has runs.
-KNOWN: dict[str, Artefact] = {**ARTEFACTS, DEMO.name: DEMO}
+# Of ours, about what the paper does not ask.
+EXPERIMENTS: dict[str, Artefact] = {
+    artefact.name: artefact for artefact in (STEP_RULES_GPT, STEP_RULES_RESNET, TRANSFER)
+}
+# The paper's, ours, and what else has runs.
+KNOWN: dict[str, Artefact] = {**ARTEFACTS, **EXPERIMENTS, DEMO.name: DEMO}
 
 
 def find(name: str) -> Artefact:
-    """Look up an artefact; an error lists those of the paper, the nearest one first."""
+    """Look up an artefact; an error lists them all, the nearest one first."""
     if name not in KNOWN:
         nearest = difflib.get_close_matches(name, KNOWN, n=1)
         guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(f"unknown artefact {name!r}: {guess}There is {', '.join(ARTEFACTS)}")
+        raise ValueError(f"unknown artefact {name!r}: {guess}There is {', '.join((*ARTEFACTS, *EXPERIMENTS))}")
     return KNOWN[name]

@@ -12,6 +12,7 @@ ARTEFACTS = (
     *("figure-1", "figure-2a", "figure-2b", "figure-3a", "figure-3b"),
     *("table-1", "table-2", "table-3", "table-4", "table-5", "table-6", "table-7", "table-8"),
 )
+EXPERIMENTS = ("step-rules-gpt", "step-rules-resnet", "transfer")
 SETS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
 
 Completion = Callable[[str], list[str]]

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pbwn_repro.commands.names import ARTEFACTS, completing
+from pbwn_repro.commands.names import ARTEFACTS, EXPERIMENTS, completing
 
 _COLOURS = {"holds": "green", "does not hold": "red", "not enough runs": "yellow"}
 
@@ -21,7 +21,7 @@ def show(
         typer.Argument(
             metavar="ARTEFACT",
             help="The table or figure, such as table-3 or figure-2a.",
-            autocompletion=completing(*ARTEFACTS),
+            autocompletion=completing(*ARTEFACTS, *EXPERIMENTS),
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where run folders are kept.")] = Path("runs"),

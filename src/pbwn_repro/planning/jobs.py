@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
-from pbwn_repro.catalog.artefact import Only
+from pbwn_repro.catalog.artefact import Labels, Only
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
 from pbwn_repro.measurements import folder_of
@@ -19,15 +19,26 @@ from pbwn_repro.runs.resolution import complete
 from pbwn_repro.runs.speed import Speeds
 from pbwn_repro.tasks import AnySet, training_split
 
+Best = Mapping[str, Sequence[Labels]]  # by artefact, the settings of which further seeds are made
+
 
 def plans_of(
-    artefacts: Sequence[Artefact], scale: Scale, *, seeds: int | None = None, only: Only | None = None
+    artefacts: Sequence[Artefact],
+    scale: Scale,
+    *,
+    seeds: int | None = None,
+    only: Only | None = None,
+    best: Best | None = None,
 ) -> list[Plan]:
     """The training runs that the artefacts need."""
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds {seeds}: at least 1 is needed")
-    trained = [artefact for artefact in artefacts if isinstance(artefact, TrainedArtefact)]
-    return [plan for artefact in trained for plan in artefact.plans(scale, seeds=seeds, only=only)]
+    found: list[Plan] = []
+    for artefact in artefacts:
+        if isinstance(artefact, TrainedArtefact):
+            found += artefact.plans(scale, seeds=seeds, only=only)
+            found += artefact.further_plans((best or {}).get(artefact.name, ()), scale, only)
+    return found
 
 
 def sets_of(plans: Iterable[Plan]) -> list[str]:
@@ -43,13 +54,14 @@ def plan_jobs(
     *,
     seeds: int | None = None,
     only: Only | None = None,
+    best: Best | None = None,
     speeds: Speeds | None = None,
 ) -> list[Job]:
     """The jobs that make the artefacts; a run that several of them show is made once."""
     jobs: dict[Path, Job] = {}
     speeds = speeds or Speeds(out, sources.cache_dir)
     for artefact in artefacts:
-        for plan in plans_of([artefact], scale, seeds=seeds, only=only):
+        for plan in plans_of([artefact], scale, seeds=seeds, only=only, best=best):
             run = training_job(plan, out, sources, speeds, title_of(artefact, plan))
             jobs.setdefault(run.path, run)
         if isinstance(artefact, MeasuredArtefact) and not only:

@@ -38,7 +38,7 @@ def _known(artefacts: Sequence[Artefact], scale: Scale, seeds: int | None) -> di
         if isinstance(artefact, TrainedArtefact):
             for axis in artefact.axes(scale):
                 known.setdefault(axis.name, {}).update(dict.fromkeys(map(str, axis.known)))
-            count = artefact.seeds[scale] if seeds is None else seeds
+            count = max(artefact.seeds[scale], artefact.seeds_at_best.get(scale, 0)) if seeds is None else seeds
             known.setdefault("seed", {}).update(dict.fromkeys(map(str, range(1, count + 1))))
     return known
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pbwn_repro.catalog import ARTEFACTS, SCALES, Artefact, MeasuredArtefact, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, SCALES, Artefact, MeasuredArtefact, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import identity
 from pbwn_repro.config import read_config
 from pbwn_repro.planning.jobs import measuring_job
@@ -32,7 +32,7 @@ def overview(out: Path, speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
     finished: dict[Path, set[tuple[str, int]]] = {}
     return {
         name: {scale: standing(artefact, scale, out, speeds, finished) for scale in SCALES}
-        for name, artefact in ARTEFACTS.items()
+        for name, artefact in {**ARTEFACTS, **EXPERIMENTS}.items()
     }
 
 
@@ -46,6 +46,8 @@ def standing(
         return Standing(1, int(job.state == "done"), seconds, seconds)
     assert isinstance(artefact, TrainedArtefact)
     seeds, runs, done, times = artefact.seeds[scale], 0, 0, [0.0]
+    last, further = artefact.seeds_at_best.get(scale, seeds), dict[str, tuple[int, float]]()
+    searched = [axis.name for axis in artefact.axes(scale) if axis.role == "searched"]
     for plan in artefact.plans(scale, seeds=1):
         folder = out / plan.artefact / scale
         if folder not in finished:
@@ -55,7 +57,13 @@ def standing(
         if finished[folder]:
             name = plan.identity
             done += sum((name, seed) in finished[folder] for seed in range(1, seeds + 1))
-    return Standing(runs, done, sum(times) * seeds, max(times))
+        # Which setting of a cell will have further seeds is known when all have one: as many as any of them has.
+        cell = str([value for key, value in plan.labels.items() if key not in searched])
+        there = sum((plan.identity, seed) in finished[folder] for seed in range(seeds + 1, last + 1))
+        further[cell] = max(further.get(cell, (0, 0.0)), (there, times[-1]))
+    seconds = sum(times) * seeds + sum(time * (last - seeds) for _, time in further.values())
+    done += sum(there for there, _ in further.values())
+    return Standing(runs + len(further) * (last - seeds), done, seconds, max(times))
 
 
 def _finished(folder: Path) -> set[tuple[str, int]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pbwn_repro.catalog import Artefact, MeasuredArtefact, Plan, Scale
 from pbwn_repro.catalog.artefact import Only
-from pbwn_repro.planning.jobs import measuring_job, plans_of, splits_of, title_of, training_job
+from pbwn_repro.planning.jobs import Best, measuring_job, plans_of, splits_of, title_of, training_job
 from pbwn_repro.planning.sources import Sources
 from pbwn_repro.runs.resolution import complete
 from pbwn_repro.runs.speed import Speeds
@@ -38,11 +38,12 @@ def preview(
     *,
     seeds: int | None = None,
     only: Only | None = None,
+    best: Best | None = None,
 ) -> list[Item]:
     """What `plan_jobs` would plan; nothing is downloaded, so that some runs have no folder yet."""
     items: dict[object, Item] = {}
     for artefact in artefacts:
-        for plan in plans_of([artefact], scale, seeds=seeds, only=only):
+        for plan in plans_of([artefact], scale, seeds=seeds, only=only, best=best):
             item = _training_item(plan, out, sources, speeds, title_of(artefact, plan))
             items.setdefault(item.path or (plan.artefact, str(plan.wishes)), item)
         if isinstance(artefact, MeasuredArtefact) and not only:

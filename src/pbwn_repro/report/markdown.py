@@ -188,7 +188,7 @@ def whole(report: Report) -> str:
         parts += ["## The paper's claims\n", overview(report)]
     for section in report.sections:
         parts += ["", *_section(section)]
-    if any(section.is_of_the_paper for section in report.sections):
+    if any(section.is_reproduced for section in report.sections):
         parts += ["\n## Not run\n", not_run(report)]
     if report.left_out:
         parts += ["\n## Found, but left out\n"]

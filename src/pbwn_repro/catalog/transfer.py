@@ -1,0 +1,53 @@
+"""Transfer: does a learning rate that is good for a narrow model carry over to a wide one?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pbwn_repro.catalog.artefact import Axis, Labels, Scale, TrainedArtefact
+from pbwn_repro.catalog.step_rules import DECAYS, RATES, STEP_RULES_GPT, WIDTH, gpt
+
+WIDTHS = (WIDTH // 2, WIDTH, 2 * WIDTH)
+ROWS = Axis("method", ("normal", "pbwn-angle-matrix"), "row")
+# Of what the decay does by angle, see the step rules: the norm is fixed anyway.
+DECAY_OF = {"normal": DECAYS[0], "pbwn-angle-matrix": 0.0}
+
+
+def _axes(scale: Scale) -> tuple[Axis, ...]:
+    rates = RATES[1:3] if scale == "smoke" else RATES
+    return (ROWS, Axis("width", WIDTHS, "column"), Axis("lr", rates, "searched"))
+
+
+def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+    method = str(labels["method"])
+    return {
+        **gpt(scale, int(labels["width"])),
+        **{"method": method, "lr": labels["lr"], "weight_decay": DECAY_OF[method]},
+    }
+
+
+def _home(labels: Labels) -> str:
+    """The step rules have the runs of AdamW at their width."""
+    return STEP_RULES_GPT.name if (labels["method"], labels["width"]) == ("normal", WIDTH) else "transfer"
+
+
+TRANSFER = TrainedArtefact(
+    name="transfer",
+    title="Does a learning rate carry over between widths?",
+    about="Test cross entropy of a character-level GPT over the learning rate at three widths: AdamW, and AdamW with "
+    "each whole matrix on the sphere of its initial norm and steps by angle.",
+    protocol="As the step rules on the GPT, at three widths; weight decay 0.1 for AdamW, 0 by angle; one seed.",
+    departures=(
+        "An experiment of ours: the paper has none like it.",
+        "Weights start with the same standard deviation at every width, as in GPT-2; the rate of embeddings, output "
+        "layer and scales of normalisations, which are not constrained, is that of the matrices.",
+    ),
+    axes=_axes,
+    wishes=_wishes,
+    seeds={"smoke": 1, "short": 1, "paper": 1},
+    metric="test_bits_per_character",
+    curves="search",
+    home=_home,
+    compared=("carries-over", "good-range"),
+)
