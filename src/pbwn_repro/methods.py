@@ -123,6 +123,14 @@ class Projection(Method):
         self.constraint, self.every, self._gradient, self._step, self._per = constraint, every, gradient, step, per
         self.projects_after_each_epoch = every is None
 
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
+        """The usual one; with steps by angle, without a decay of the constrained weights, as pbwn advises."""
+        optimizer = settings.make(model)
+        if self._step == "angle":
+            weights = pbwn.select(model, per=self._per, **layers).constrained
+            _spare_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
+        return optimizer
+
     def attach(
         self,
         model: nn.Module,
@@ -151,6 +159,18 @@ class Projection(Method):
         """Project, if that is when."""
         if self.projects_after_each_epoch and projection is not None:
             projection.project()
+
+
+def _spare_decay(optimizer: Optimizer, weights: Iterable[nn.Parameter]) -> None:
+    """Move weights into groups of their own that have no weight decay and are alike in everything else."""
+    spared = {id(weight) for weight in weights}
+    for group in list(optimizer.param_groups):
+        ours = [weight for weight in group["params"] if id(weight) in spared]
+        if ours and group["weight_decay"]:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in spared]
+            optimizer.add_param_group({**group, "params": ours, "weight_decay": 0.0})
+            if not group["params"]:
+                optimizer.param_groups.remove(group)
 
 
 class ProjectionByProducts(Projection):

@@ -23,7 +23,8 @@ DEPARTURES = (
     "The learning rate is one for all parameters, of which those that no method constrains (embeddings, output layer, "
     "scales of normalisations) are trained alike by all methods. By angle, it is the angle in radians by which a step "
     "turns a neuron's weights: a grid in common is common in its numbers alone.",
-    "By angle, a weight decay bends the direction of the update and nothing else.",
+    "By angle, the constrained weights have no weight decay: it would bend the direction of the update, and nothing "
+    "else. The decay of the others is searched all the same.",
 )
 
 

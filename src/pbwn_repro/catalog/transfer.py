@@ -10,7 +10,7 @@ from pbwn_repro.catalog.step_rules import DECAYS, RATES, STEP_RULES_GPT, WIDTH, 
 
 WIDTHS = (WIDTH // 2, WIDTH, 2 * WIDTH)
 ROWS = Axis("method", ("normal", "pbwn-angle-matrix"), "row")
-# Of what the decay does by angle, see the step rules: the norm is fixed anyway.
+# By angle, the norms of the matrices are fixed anyway, and they have no decay whatever the configuration says.
 DECAY_OF = {"normal": DECAYS[0], "pbwn-angle-matrix": 0.0}
 
 
