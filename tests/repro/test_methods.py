@@ -295,3 +295,28 @@ def test_a_method_has_the_step_rule_of_its_name(name):
     assert projection.step == STEP_RULES[name]
     rows = next(each for each in model.parameters() if each.ndim > 1).detach().norm(dim=1)
     assert (float(rows.std()) > 1e-4) == name.endswith("-matrix")  # a matrix has one norm, its rows have each their own
+
+
+def test_where_batch_normalisation_follows_every_convolution_wn_is_normal():
+    """The note on tables 2 to 4 says so; the epsilon of the normalisation is what tells the two apart."""
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def losses(name):
+        torch.manual_seed(0)
+        model, found = models.build("resnet-20").double(), models.find("resnet-20")
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 1e-12
+        chosen, layers = method(name), found.layers("paper")
+        chosen.prepare(model, layers)
+        optimizer = chosen.optimizer(model, SGD(lr=0.1, momentum=0.9, weight_decay=1e-4), layers)
+        seen = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), torch.arange(8))
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        return seen
+
+    assert losses("wn") == pytest.approx(losses("normal"), abs=1e-9)

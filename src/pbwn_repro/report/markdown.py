@@ -203,7 +203,17 @@ def overview(report: Report) -> str:
         "|---|---|---|---:|---:|---|---:|",
     ]
     lines += [_line(section, verdict) for section in report.sections for verdict in section.verdicts]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + f"\n\n{comparisons(report)}\n"
+
+
+def comparisons(report: Report) -> str:
+    """How many comparisons there are, and what their number means."""
+    count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
+    return (
+        f"{count} comparisons have a 95 % interval, which is not corrected for their number: of twenty that compare "
+        "equals, one is expected to lie on one side of zero. A verdict against a claim is corrected for the number of "
+        "the claim's comparisons."
+    )
 
 
 def summary(report: Report) -> str:

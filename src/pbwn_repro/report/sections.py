@@ -188,8 +188,6 @@ def _data(section: Section, configs: Sequence[RunConfig]) -> list[str]:
             f"Trained and tested on a lossless copy of {original(name)}: the same images and labels, compared by "
             "content, in another order than the published one, so that a seed draws other batches."
         )
-    if any(name.endswith("-png") for name in names):
-        found.append("Trained and tested on lossless copies: the same images as the original set, in another order.")
     if section.is_of_the_paper and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])

@@ -89,8 +89,8 @@ def test_differences_and_good_ranges_are_told_without_a_verdict(tmp_path):
     assert found.compared[-4:] == (
         "Normal is within 5 % of its best (10.1 %) at the learning rate 0.1 alone, of 0.02, 0.1, 0.5.",
         "PBWN is within 5 % of its best (9.1 %) at the learning rates 0.1 to 0.5, a factor of 5, of 0.02, 0.1, 0.5.",
-        "PBWN, tangent steps is within 5 % of its best (9.2 %) at the learning rate 0.1 alone, of 0.02, 0.1, 0.5.",
-        "PBWN, steps by angle is within 5 % of its best (8.1 %) at the learning rate 0.02 alone, of 0.02, 0.1, 0.5.",
+        "PBWN, tangent is within 5 % of its best (9.2 %) at the learning rate 0.1 alone, of 0.02, 0.1, 0.5.",
+        "PBWN, angle is within 5 % of its best (8.1 %) at the learning rate 0.02 alone, of 0.02, 0.1, 0.5.",
     )
 
 
