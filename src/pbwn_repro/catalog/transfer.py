@@ -8,6 +8,8 @@ from typing import Any
 from pbwn_repro.catalog.artefact import Axis, Labels, Scale, TrainedArtefact
 from pbwn_repro.catalog.step_rules import DECAYS, RATES, STEP_RULES_GPT, WIDTH, gpt
 
+# One rate further up than the step rules': a whole matrix bears larger angles than each of its rows.
+OWN_RATES = (*RATES[1:], 0.1)
 WIDTHS = (WIDTH // 2, WIDTH, 2 * WIDTH)
 ROWS = Axis("method", ("normal", "pbwn-angle-matrix"), "row")
 # By angle, the norms of the matrices are fixed anyway, and they have no decay whatever the configuration says.
@@ -15,7 +17,7 @@ DECAY_OF = {"normal": DECAYS[0], "pbwn-angle-matrix": 0.0}
 
 
 def _axes(scale: Scale) -> tuple[Axis, ...]:
-    rates = RATES[1:3] if scale == "smoke" else RATES
+    rates = OWN_RATES[:2] if scale == "smoke" else OWN_RATES
     return (ROWS, Axis("width", WIDTHS, "column"), Axis("lr", rates, "searched"))
 
 
@@ -28,8 +30,9 @@ def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 
 
 def _home(labels: Labels) -> str:
-    """The step rules have the runs of AdamW at their width."""
-    return STEP_RULES_GPT.name if (labels["method"], labels["width"]) == ("normal", WIDTH) else "transfer"
+    """The step rules have the runs of AdamW at their width and rates."""
+    is_theirs = (labels["method"], labels["width"]) == ("normal", WIDTH) and labels["lr"] in RATES
+    return STEP_RULES_GPT.name if is_theirs else "transfer"
 
 
 TRANSFER = TrainedArtefact(
@@ -37,7 +40,8 @@ TRANSFER = TrainedArtefact(
     title="Does a learning rate carry over between widths?",
     about="Test cross entropy of a character-level GPT over the learning rate at three widths: AdamW, and AdamW with "
     "each whole matrix on the sphere of its initial norm and steps by angle.",
-    protocol="As the step rules on the GPT, at three widths; weight decay 0.1 for AdamW, 0 by angle; one seed.",
+    protocol="As the step rules on the GPT, at three widths and the rates 0.001, 0.003, 0.01, 0.03, 0.1; weight decay "
+    "0.1 for AdamW, 0 by angle; one seed.",
     departures=(
         "An experiment of ours: the paper has none like it.",
         "Weights start with the same standard deviation at every width, as in GPT-2; the rate of embeddings, output "
