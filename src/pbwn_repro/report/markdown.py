@@ -197,12 +197,17 @@ def whole(report: Report) -> str:
 
 
 def overview(report: Report) -> str:
-    """A line for each verdict: claim, comparison, outcome, interval, runs, scale."""
+    """A line for each verdict: claim, comparison, outcome, interval, runs, scale; of variants where there is one."""
     lines = [
         "| claim | comparison | verdict | difference, 95 % interval | n | scale | paper |",
         "|---|---|---|---:|---:|---|---:|",
     ]
-    lines += [_line(section, verdict) for section in report.sections for verdict in section.verdicts]
+    lines += [
+        _line(section, verdict)
+        for section in report.sections
+        for verdict in section.verdicts
+        if not section.variant or verdict.difference is not None  # of variants, what was run alone
+    ]
     return "\n".join(lines) + f"\n\n{comparisons(report)}\n"
 
 
