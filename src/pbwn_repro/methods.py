@@ -104,6 +104,8 @@ class Projection(Method):
     Args:
         every: the interval in steps; None where projections come after each epoch.
         gradient: the gradient that the optimizer sees.
+        step: what becomes of the optimizer's update.
+        per: whether each neuron has a norm of its own, or each whole matrix.
     """
 
     def __init__(
@@ -113,11 +115,21 @@ class Projection(Method):
         *,
         every: int | None = 1,
         gradient: Literal["ordinary", "riemannian"] = "ordinary",
+        step: Literal["plain", "tangent", "angle"] = "plain",
+        per: Literal["neuron", "matrix"] = "neuron",
     ) -> None:
         """Take the settings of `pbwn.attach`."""
         super().__init__(title)
-        self.constraint, self.every, self._gradient = constraint, every, gradient
+        self.constraint, self.every, self._gradient, self._step, self._per = constraint, every, gradient, step, per
         self.projects_after_each_epoch = every is None
+
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
+        """The usual one; with steps by angle, without a decay of the constrained weights, as pbwn advises."""
+        optimizer = settings.make(model)
+        if self._step == "angle":
+            weights = pbwn.select(model, per=self._per, **layers).constrained
+            _spare_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
+        return optimizer
 
     def attach(
         self,
@@ -135,6 +147,8 @@ class Projection(Method):
             optimizer,
             every=self.every,
             gradient=self._gradient,
+            step=self._step,
+            per=self._per,
             constraint=self.constraint,
             initial=initial and self.every == 1,
             state=state,
@@ -145,6 +159,18 @@ class Projection(Method):
         """Project, if that is when."""
         if self.projects_after_each_epoch and projection is not None:
             projection.project()
+
+
+def _spare_decay(optimizer: Optimizer, weights: Iterable[nn.Parameter]) -> None:
+    """Move weights into groups of their own that have no weight decay and are alike in everything else."""
+    spared = {id(weight) for weight in weights}
+    for group in list(optimizer.param_groups):
+        ours = [weight for weight in group["params"] if id(weight) in spared]
+        if ours and group["weight_decay"]:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in spared]
+            optimizer.add_param_group({**group, "params": ours, "weight_decay": 0.0})
+            if not group["params"]:
+                optimizer.param_groups.remove(group)
 
 
 class ProjectionByProducts(Projection):
@@ -196,6 +222,9 @@ METHODS: Mapping[str, Method] = {
     "pbwn": Projection("PBWN", _SPHERE),
     "pbwn-epoch": Projection("PBWN-Epoch", _SPHERE, every=None),
     "pbwn-riem-nxn": ProjectionByProducts("PBWN-Riem, n x n", _SPHERE),
+    "pbwn-tangent": Projection("PBWN, tangent", _SPHERE, step="tangent"),
+    "pbwn-angle": Projection("PBWN, angle", _SPHERE, step="angle"),
+    "pbwn-angle-matrix": Projection("Angle per matrix", pbwn.UnitNorm(radius="initial"), step="angle", per="matrix"),
     "unit-start": UnitStart("Unit start"),
     "max-norm": Projection("Max-norm", pbwn.MaxNorm(3.0)),
 }

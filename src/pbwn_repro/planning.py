@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from pbwn_repro.bench.measuring import folder_of, measure
-from pbwn_repro.catalog import ARTEFACTS, SCALES, Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
-from pbwn_repro.catalog.artefact import Only, identity
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, SCALES, Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import Labels, Only, identity
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
 from pbwn_repro.engine.reporting import Reporter
@@ -30,6 +30,7 @@ from pbwn_repro.runs.resolution import Sources, complete
 from pbwn_repro.tasks import AnySet, training_split
 
 Choice = Mapping[str, frozenset[str]]
+Best = Mapping[str, Sequence[Labels]]  # by artefact, the settings of which further seeds are made
 
 
 def parse_only(texts: Iterable[str], artefacts: Sequence[Artefact], scale: Scale, seeds: int | None) -> Choice:
@@ -60,7 +61,7 @@ def _known(artefacts: Sequence[Artefact], scale: Scale, seeds: int | None) -> di
         if isinstance(artefact, TrainedArtefact):
             for axis in artefact.axes(scale):
                 known.setdefault(axis.name, {}).update(dict.fromkeys(map(str, axis.known)))
-            count = artefact.seeds[scale] if seeds is None else seeds
+            count = max(artefact.seeds[scale], artefact.seeds_at_best.get(scale, 0)) if seeds is None else seeds
             known.setdefault("seed", {}).update(dict.fromkeys(map(str, range(1, count + 1))))
     return known
 
@@ -129,13 +130,22 @@ def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
 
 
 def plans_of(
-    artefacts: Sequence[Artefact], scale: Scale, *, seeds: int | None = None, only: Only | None = None
+    artefacts: Sequence[Artefact],
+    scale: Scale,
+    *,
+    seeds: int | None = None,
+    only: Only | None = None,
+    best: Best | None = None,
 ) -> list[Plan]:
     """The training runs that the artefacts need."""
     if seeds is not None and seeds < 1:
         raise UsageError(f"--seeds {seeds}: at least 1 is needed")
-    trained = [artefact for artefact in artefacts if isinstance(artefact, TrainedArtefact)]
-    return [plan for artefact in trained for plan in artefact.plans(scale, seeds=seeds, only=only)]
+    found: list[Plan] = []
+    for artefact in artefacts:
+        if isinstance(artefact, TrainedArtefact):
+            found += artefact.plans(scale, seeds=seeds, only=only)
+            found += artefact.further_plans((best or {}).get(artefact.name, ()), scale, only)
+    return found
 
 
 def sets_of(plans: Iterable[Plan]) -> list[str]:
@@ -151,13 +161,14 @@ def plan_jobs(
     *,
     seeds: int | None = None,
     only: Only | None = None,
+    best: Best | None = None,
     speeds: Speeds | None = None,
 ) -> list[Job]:
     """The jobs that make the artefacts; a run that several of them show is made once."""
     jobs: dict[Path, Job] = {}
     speeds = speeds or Speeds(out, sources.cache_dir)
     for artefact in artefacts:
-        for plan in plans_of([artefact], scale, seeds=seeds, only=only):
+        for plan in plans_of([artefact], scale, seeds=seeds, only=only, best=best):
             run = training_job(plan, out, sources, speeds, title_of(artefact, plan))
             jobs.setdefault(run.path, run)
         if isinstance(artefact, MeasuredArtefact) and not only:
@@ -259,11 +270,12 @@ def preview(
     *,
     seeds: int | None = None,
     only: Only | None = None,
+    best: Best | None = None,
 ) -> list[Item]:
     """What `plan_jobs` would plan; nothing is downloaded, so that some runs have no folder yet."""
     items: dict[object, Item] = {}
     for artefact in artefacts:
-        for plan in plans_of([artefact], scale, seeds=seeds, only=only):
+        for plan in plans_of([artefact], scale, seeds=seeds, only=only, best=best):
             item = _training_item(plan, out, sources, speeds, title_of(artefact, plan))
             items.setdefault(item.path or (plan.artefact, str(plan.wishes)), item)
         if isinstance(artefact, MeasuredArtefact) and not only:
@@ -300,7 +312,7 @@ def overview(out: Path, speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
     finished: dict[Path, set[tuple[str, int]]] = {}
     return {
         name: {scale: standing(artefact, scale, out, speeds, finished) for scale in SCALES}
-        for name, artefact in ARTEFACTS.items()
+        for name, artefact in {**ARTEFACTS, **EXPERIMENTS}.items()
     }
 
 
@@ -314,6 +326,8 @@ def standing(
         return Standing(1, int(job.state == "done"), seconds, seconds)
     assert isinstance(artefact, TrainedArtefact)
     seeds, runs, done, times = artefact.seeds[scale], 0, 0, [0.0]
+    last, further = artefact.seeds_at_best.get(scale, seeds), dict[str, tuple[int, float]]()
+    searched = [axis.name for axis in artefact.axes(scale) if axis.role == "searched"]
     for plan in artefact.plans(scale, seeds=1):
         folder = out / plan.artefact / scale
         if folder not in finished:
@@ -323,7 +337,13 @@ def standing(
         if finished[folder]:
             name = plan.identity
             done += sum((name, seed) in finished[folder] for seed in range(1, seeds + 1))
-    return Standing(runs, done, sum(times) * seeds, max(times))
+        # Which setting of a cell will have further seeds is known when all have one: as many as any of them has.
+        cell = str([value for key, value in plan.labels.items() if key not in searched])
+        there = sum((plan.identity, seed) in finished[folder] for seed in range(seeds + 1, last + 1))
+        further[cell] = max(further.get(cell, (0, 0.0)), (there, times[-1]))
+    seconds = sum(times) * seeds + sum(time * (last - seeds) for _, time in further.values())
+    done += sum(there for there, _ in further.values())
+    return Standing(runs + len(further) * (last - seeds), done, seconds, max(times))
 
 
 def _finished(folder: Path) -> set[tuple[str, int]]:

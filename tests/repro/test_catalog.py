@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, TrainedArtefact
 from pbwn_repro.catalog.artefact import read_table
 from pbwn_repro.catalog.claims import Alike, Better, Grows, MostlyBest
 from pbwn_repro.models import recipe
@@ -140,3 +140,30 @@ def test_the_ladders_differences_are_not_significant_by_the_papers_own_numbers()
         interval = compare_numbers(numbers["pbwn", column.title], numbers["normal", column.title])
         assert interval.difference < 0
         assert interval.contains_zero
+
+
+def test_the_grids_of_the_step_rules_are_the_same_for_all_methods():
+    counts = {name: len(EXPERIMENTS[name].plans("short")) for name in ("step-rules-gpt", "step-rules-resnet")}
+    assert counts == {"step-rules-gpt": 4 * 5 * 3, "step-rules-resnet": 4 * 3 * 2}
+    assert len(EXPERIMENTS["transfer"].plans("short")) == 2 * 3 * 5
+
+
+def test_the_best_setting_has_further_seeds_and_no_other():
+    artefact = EXPERIMENTS["step-rules-gpt"]
+    best = [{"method": "pbwn", "lr": 0.01, "weight_decay": 0.0}]
+    found = artefact.further_plans(best, "short")
+    assert [dict(plan.labels) for plan in found] == [{**best[0], "seed": 2}, {**best[0], "seed": 3}]
+    assert not artefact.further_plans(best, "short", {"method": {"normal"}})
+    assert not EXPERIMENTS["transfer"].further_plans([{"method": "normal", "width": 96, "lr": 0.01}], "short")
+
+
+@pytest.mark.parametrize(
+    ("name", "home", "count"), [("step-rules-resnet", "table-3", 2), ("transfer", "step-rules-gpt", 4)]
+)
+def test_a_run_that_two_artefacts_show_is_the_same_run(name, home, count):
+    artefact, others = EXPERIMENTS[name], {**ARTEFACTS, **EXPERIMENTS}[home]
+    for scale in ("short", "paper"):
+        theirs = {plan.identity for plan in others.plans(scale, seeds=1)}
+        shared = [plan for plan in artefact.plans(scale, seeds=1) if plan.artefact == home]
+        assert len(shared) == count
+        assert {plan.identity for plan in shared} <= theirs

@@ -86,16 +86,19 @@ def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatc
 
 
 def test_the_names_that_complete_are_the_names_that_there_are():
-    assert tuple(catalog.ARTEFACTS) == names.artefacts()
+    assert (*catalog.ARTEFACTS, *catalog.EXPERIMENTS) == names.artefacts()
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
     assert tuple(KNOWN_SETS) == names.sets()
 
 
 COMPLETIONS = {
-    ("reproduce", "table-"): names.artefacts()[5:],
+    ("reproduce", "table-"): names.artefacts()[5:13],
     ("show", "figure-3"): ("figure-3a", "figure-3b"),
-    ("train", "--method", "pbwn"): ("pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"),
+    ("train", "--method", "pbwn"): (
+        *("pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"),
+        *("pbwn-tangent", "pbwn-angle", "pbwn-angle-matrix"),
+    ),
     ("train", "--model", "vgg"): ("vgg-e",),
     ("inspect", "wrn"): ("wrn-16-4",),
     ("data", "get", "cifar"): ("cifar10", "cifar100"),

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import pbwn
 from pbwn_repro import models
-from pbwn_repro.config import SGD
+from pbwn_repro.config import SGD, AdamW
 from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import check_name, method, names, title
 
@@ -86,7 +86,7 @@ def test_a_step_of_each_method_leaves_its_weights_where_it_promises(name):
     optimizer.step()
     norms = model.conv.weight.detach().flatten(1).norm(dim=1)
     deviation = float((norms - 1).abs().max())
-    if name in ("pbwn", "pbwn-riem", "pbwn-riem-nxn"):
+    if name in ("pbwn", "pbwn-riem", "pbwn-riem-nxn", "pbwn-tangent", "pbwn-angle"):
         assert deviation < 1e-5
     elif name == "max-norm-0.5":  # most rows of He's start are longer
         assert float(norms.max()) == pytest.approx(0.5, abs=1e-5)
@@ -267,3 +267,56 @@ def test_a_method_that_cannot_be_had_says_what_to_do(name, words):
     check_name(name)  # a configuration that names it can be read wherever it is
     with pytest.raises(UsageError, match=words):
         method(name)
+
+
+@pytest.mark.parametrize("name", ["pbwn-angle", "pbwn-angle-matrix"])
+def test_steps_by_angle_spare_the_constrained_weights_the_decay_and_no_others(name):
+    model, found = models.build("char-gpt", width=16, depth=1), models.find("char-gpt")
+    chosen, layers = method(name), found.layers("paper")
+    optimizer = chosen.optimizer(model, AdamW(lr=0.01, weight_decay=0.1), layers)
+    names_of = {id(parameter): key for key, parameter in model.named_parameters()}
+    decayed = {
+        names_of[id(each)] for group in optimizer.param_groups if group["weight_decay"] for each in group["params"]
+    }
+    assert decayed == {"characters.weight", "places.weight", "head.weight"}
+    assert sorted(map(id, model.parameters())) == sorted(
+        id(each) for g in optimizer.param_groups for each in g["params"]
+    )
+    projection = chosen.attach(model, optimizer, layers)  # which would warn of a decay
+    assert constrained(projection) == {key for key, each in model.named_parameters() if each.ndim > 1} - decayed
+
+
+STEP_RULES = {"pbwn": "plain", "pbwn-tangent": "tangent", "pbwn-angle": "angle", "pbwn-angle-matrix": "angle"}
+
+
+@pytest.mark.parametrize("name", STEP_RULES)
+def test_a_method_has_the_step_rule_of_its_name(name):
+    model, _, projection = attached(name, "mlp")
+    assert projection.step == STEP_RULES[name]
+    rows = next(each for each in model.parameters() if each.ndim > 1).detach().norm(dim=1)
+    assert (float(rows.std()) > 1e-4) == name.endswith("-matrix")  # a matrix has one norm, its rows have each their own
+
+
+def test_where_batch_normalisation_follows_every_convolution_wn_is_normal():
+    """The note on tables 2 to 4 says so; the epsilon of the normalisation is what tells the two apart."""
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def losses(name):
+        torch.manual_seed(0)
+        model, found = models.build("resnet-20").double(), models.find("resnet-20")
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 1e-12
+        chosen, layers = method(name), found.layers("paper")
+        chosen.prepare(model, layers)
+        optimizer = chosen.optimizer(model, SGD(lr=0.1, momentum=0.9, weight_decay=1e-4), layers)
+        seen = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), torch.arange(8))
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        return seen
+
+    assert losses("wn") == pytest.approx(losses("normal"), abs=1e-9)

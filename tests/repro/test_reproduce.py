@@ -53,6 +53,18 @@ def test_the_same_command_makes_a_run_once(here, tmp_path):
     assert result.stat().st_mtime_ns == before
 
 
+def test_one_command_makes_the_search_and_then_further_seeds_of_its_best_setting(here, tmp_path):
+    command = ("reproduce", "step-rules-gpt", "--only", "method=pbwn", "--out", tmp_path)
+    code, said, told = here(*command)
+    assert (code, "3 of 3 runs are done" in said) == (0, True)
+    ends = [line.partition(":")[0] for line in told.splitlines() if ": done" in line]
+    assert ends[2] in (f"{end.removesuffix('seed 1')}seed 2" for end in ends[:2])
+    code, said, told = here(*command, "--dry-run")
+    assert "0 of 3 runs to make" in said
+    code, said, _ = here("reproduce", "step-rules-gpt", "--only", "method=normal", "--seeds", 1, "--out", tmp_path)
+    assert "2 of 2 runs are done" in said
+
+
 def test_a_folder_that_cannot_be_made_is_a_failure_that_says_why(here, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, told = here("reproduce", *ONE_RUN, "--out", tmp_path / "file")

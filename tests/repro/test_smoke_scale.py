@@ -5,8 +5,10 @@ from contextlib import ExitStack
 import pytest
 from filelock import FileLock
 
-from pbwn_repro.catalog import ARTEFACTS, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, TrainedArtefact
 from pbwn_repro.planning import plan_jobs, standing
+from pbwn_repro.report.cells import best_settings, labelled
+from pbwn_repro.report.runs import read_runs
 from pbwn_repro.runs.estimates import Speeds
 from pbwn_repro.runs.packing import slots
 from pbwn_repro.runs.pools import LocalPool
@@ -43,9 +45,11 @@ def two_methods_and_one_seed(artefact):
     return chosen
 
 
-@pytest.mark.parametrize("name", [name for name in ARTEFACTS if name != "table-5"])  # which times all its methods
+@pytest.mark.parametrize(
+    "name", [name for name in (*ARTEFACTS, *EXPERIMENTS) if name != "table-5"]
+)  # which times all its methods
 def test_two_methods_of_the_smoke_scale_run(name, out, tmp_path):
-    artefact = ARTEFACTS[name]
+    artefact = KNOWN[name]
     jobs = plan_jobs([artefact], "smoke", out, Sources(cache_dir=tmp_path), only=two_methods_and_one_seed(artefact))
     assert len(jobs) == 2 if isinstance(artefact, TrainedArtefact) else 1
     make(jobs, out)
@@ -53,9 +57,14 @@ def test_two_methods_of_the_smoke_scale_run(name, out, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ARTEFACTS)
+@pytest.mark.parametrize("name", [*ARTEFACTS, *EXPERIMENTS])
 def test_the_whole_smoke_scale_runs(name, out, tmp_path):
-    jobs = plan_jobs([ARTEFACTS[name]], "smoke", out, Sources(cache_dir=tmp_path))
+    artefact, sources = KNOWN[name], Sources(cache_dir=tmp_path)
+    jobs = plan_jobs([artefact], "smoke", out, sources)
     make(jobs, out)
-    found = standing(ARTEFACTS[name], "smoke", out, Speeds(out, tmp_path), {})
+    if getattr(artefact, "seeds_at_best", {}):
+        best = best_settings(artefact, "smoke", labelled(artefact, "smoke", read_runs(out)[0])[0])
+        jobs = plan_jobs([artefact], "smoke", out, sources, best={name: best})
+        make(jobs, out)
+    found = standing(artefact, "smoke", out, Speeds(out, tmp_path), {})
     assert found.done == found.runs == len(jobs)

@@ -23,6 +23,7 @@ from pbwn_repro.errors import UsageError
 
 __all__ = [
     "ARTEFACTS",
+    "EXPERIMENTS",
     "KNOWN",
     "SCALES",
     "Artefact",
@@ -43,15 +44,18 @@ _FOUND = {
     if isinstance(artefact, Artefact)
 }
 _NUMBERED = re.compile(r"[a-z]+-\d+[a-z]?")
-# The paper's, which have a number, and what else has runs.
+# The paper's, which have a number; ours, about what the paper does not ask; and the demo.
 ARTEFACTS: dict[str, Artefact] = {name: _FOUND[name] for name in sorted(_FOUND) if _NUMBERED.fullmatch(name)}
-KNOWN: dict[str, Artefact] = {**ARTEFACTS, **_FOUND}
+EXPERIMENTS: dict[str, Artefact] = {
+    name: _FOUND[name] for name in sorted(_FOUND) if name not in ARTEFACTS and name != "demo"
+}
+KNOWN: dict[str, Artefact] = {**ARTEFACTS, **EXPERIMENTS, **_FOUND}
 
 
 def find(name: str) -> Artefact:
-    """Look up an artefact; an error lists those of the paper, the nearest one first."""
+    """Look up an artefact; an error lists them all, the nearest one first."""
     if name not in KNOWN:
         nearest = difflib.get_close_matches(name, KNOWN, n=1)
         guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise UsageError(f"unknown artefact {name!r}: {guess}There is {', '.join(ARTEFACTS)}")
+        raise UsageError(f"unknown artefact {name!r}: {guess}There is {', '.join((*ARTEFACTS, *EXPERIMENTS))}")
     return KNOWN[name]

@@ -170,18 +170,25 @@ class TrainedArtefact(Artefact):
         wishes: the configuration of one combination of values, at a scale, as `resolve` takes it; no seed.
         seeds: how many seeds the paper used, and how many a scale uses unless asked for another number.
         metric: the metric that a run contributes, and that settings are searched by.
-        curves: whether the curves of the training loss are what it shows, by iteration or by epoch.
+        curves: what it shows instead of a table: the training loss by iteration or by epoch, or what a search over the
+            learning rate gave.
         skewed: whether a few failed runs carry the mean, so that the median has to stand beside it.
         home: which artefact's folder keeps the run of a combination; the artefact's own if None.
+        seeds_at_best: how many seeds a scale uses at the best setting of each cell, once its search is complete, where
+            that is more than on the other settings.
+        compared: comparisons that are told without a verdict: of each row with the first, the range of learning rates
+            in which each is good, or how well the best rate of one column does in the others.
     """
 
     axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
     wishes: Callable[[Labels, Scale], Mapping[str, Any]] = lambda labels, scale: {}
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"smoke": 1, "short": 3, "paper": 5})
     metric: str = "test_error"
-    curves: Literal["", "iteration", "epoch"] = ""
+    curves: Literal["", "iteration", "epoch", "search"] = ""
     skewed: bool = False
     home: Callable[[Labels], str] | None = None
+    seeds_at_best: Mapping[Scale, int] = field(default_factory=dict)
+    compared: tuple[Literal["differences", "good-range", "carries-over"], ...] = ()
 
     def plans(self, scale: Scale, *, seeds: int | None = None, only: Only | None = None) -> list[Plan]:
         """The runs that the artefact needs at a scale; `only` keeps those with one of the given values on each axis."""
@@ -194,6 +201,16 @@ class TrainedArtefact(Artefact):
                     wishes = {**self._wishes(labels, scale), "seed": seed}
                     found.append(Plan(home, scale, {**labels, "seed": seed}, wishes))
         return found
+
+    def further_plans(self, best: Collection[Labels], scale: Scale, only: Only | None = None) -> list[Plan]:
+        """The seeds that the best settings have and others have not; `best` are their values on all axes."""
+        first, last = self.seeds[scale] + 1, self.seeds_at_best.get(scale, 0)
+        found = []
+        for labels in best:
+            values = {name: [str(value)] for name, value in labels.items()}
+            seeds = [str(seed) for seed in range(first, last + 1)]
+            found += self.plans(scale, seeds=last, only={**values, "seed": seeds})
+        return [plan for plan in found if _kept(plan.labels, only or {})]
 
     def combinations(self, scale: Scale, only: Only) -> Iterator[Labels]:
         """All values of the axes together; variants but the first, and controls, only where `only` names their axis."""

@@ -13,8 +13,9 @@ BASELINES = ("normal", "wn")
 CURVES_MARGIN = 0.1  # of the mean
 # Where batch normalisation follows every convolution.
 WN_IS_NORMAL = (
-    "Batch normalisation follows every convolution here, and undoes the scale of its weight: WN is Normal up to the "
-    "effective learning rate. 'Better than WN' is no second confirmation of 'better than Normal'."
+    "Batch normalisation follows every convolution here, and undoes the scale of its weight: but for its epsilon and "
+    "rounding, WN is Normal (in float64, without it, the losses of six steps of ResNet-20 agree to 2e-12). "
+    "'Better than WN' is no second confirmation of 'better than Normal'."
 )
 
 

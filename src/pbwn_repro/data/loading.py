@@ -17,7 +17,7 @@ from pbwn_repro.data.published import KNOWN_SETS, LOSSLESS, KnownSet, PublishedS
 from pbwn_repro.data.splits import DataSet, Split
 from pbwn_repro.data.text import TextSet
 
-NAMES = ("digits", *KNOWN_SETS, "imagenet", text.SENTENCES)
+NAMES = ("digits", *KNOWN_SETS, "imagenet", *text.LENGTHS)
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME", "text:FILE")
 PLACES = (folder.PREFIX, parquet.PREFIX, text.PREFIX)  # of sets that are given by where they are
 
@@ -41,10 +41,11 @@ def load(
     splits: only these; all if not given.
     damaged: what to do about a decoded split in the cache that fails its digest: an "error", or "replace" it.
     """
-    data_dir = existing_folder(data_dir)
+    data_dir, root = existing_folder(data_dir), cache_root(cache_dir)
+    if name == text.SHAKESPEARE:
+        return text.load_shakespeare(Store(root, name), data_dir, progress or Quiet())
     source = find_source(name, data_dir)
     if source is not None:
-        root = cache_root(cache_dir)
         return load_cached(source, root, splits=splits, damaged=damaged, progress=progress or Quiet())
     dataset = load_uncached(name, data_dir)
     if isinstance(dataset, TextSet):
@@ -118,7 +119,11 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
     root = cache_root(cache_dir)
     own = existing_folder(data_dir)
     source = find_source(name, own)
-    checks = list(_uncached_checks(name, own) if source is None else _cached_checks(source, Store(root, source.name)))
+    if name == text.SHAKESPEARE:
+        checks = list(_text_checks(Store(root, name), own))
+    else:
+        found = _uncached_checks(name, own) if source is None else _cached_checks(source, Store(root, source.name))
+        checks = list(found)
     if not checks:
         raise MissingFileError.about(
             name,
@@ -146,6 +151,15 @@ def _cached_checks(source: Source, store: Store) -> Iterator[Check]:
         place = store.decoded_folder(split, digests)
         if place.is_dir():
             yield f"decoded {split}", partial(_check_decoded, place, source.given)
+
+
+def _text_checks(store: Store, data_dir: Path | None) -> Iterator[Check]:
+    if archive := text.find_shakespeare(data_dir or store.files):
+        yield archive.name, lambda: _counted_characters(text.load_shakespeare(store, data_dir, Quiet()))
+
+
+def _counted_characters(found: TextSet) -> str:
+    return f"{sum(map(len, found.splits.values())):,} characters, the published content"
 
 
 def _uncached_checks(name: str, data_dir: Path | None) -> Iterator[Check]:
@@ -205,7 +219,13 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
     root = cache_root(cache_dir)
     others = sorted(path.name for path in root.glob("*") if (path / "decoded").is_dir() and path.name not in KNOWN_SETS)
     entries = [_entry_of(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
-    return [*ALWAYS_HERE, *entries, *USERS_OWN]
+    return [*ALWAYS_HERE, *entries, _entry_of_text(Store(root, text.SHAKESPEARE)), *USERS_OWN]
+
+
+def _entry_of_text(store: Store) -> Entry:
+    if archive := text.find_shakespeare(store.files):
+        return Entry(store.name, "a text", "verified", "42 plays and poems", archive.stat().st_size)
+    return Entry(store.name, "a text", "not here", "5 MB to fetch")
 
 
 def _entry_of(store: Store, known: KnownSet | None) -> Entry:

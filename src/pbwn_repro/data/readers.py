@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import gzip
 import io
 import json
@@ -168,6 +169,12 @@ def read_svhn_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
         raise DamagedFileError.about(path, expected="labels 1..10", found=found, remedy="Fetch the file anew.")
     pixels = torch.from_numpy(numpy.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(numpy.uint8, copy=False))
     return pixels, torch.from_numpy(labels.reshape(-1).astype(numpy.int64) % 10)
+
+
+def read_matching(archive: Path, pattern: str) -> dict[str, bytes]:
+    """Return the files of a tar.gz archive whose names match a pattern, by name; the archive is a verified one."""
+    with tarfile.open(archive, "r:gz") as tar:
+        return dict(read_members(archive, fnmatch.filter(tar.getnames(), pattern)))
 
 
 def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:

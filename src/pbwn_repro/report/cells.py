@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pbwn_repro.catalog import Column, Number, Plan, TrainedArtefact
-from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, Scale
+from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, Labels, Scale
 from pbwn_repro.catalog.claims import BestSetting
 from pbwn_repro.config import Data, RunConfig
 from pbwn_repro.data import original
@@ -65,7 +65,9 @@ def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tup
     here = runs[runs.scale == scale]
     everything = {axis.name: [str(value) for value in axis.known] for axis in artefact.axes(scale)}
     plans = artefact.plans(scale, seeds=1, only=everything)
-    if not here.home.isin({plan.artefact for plan in plans}).any():
+    homes = {plan.artefact for plan in plans}
+    # An artefact that has runs of its own is there once one of these is, not when another's alone are.
+    if not here.home.isin({artefact.name} & homes or homes).any():
         return here.head(0), {}
     planned = pd.DataFrame(
         {"home": plan.artefact, "identity": plan.identity, "position": position, **_without_seed(plan)}
@@ -87,6 +89,27 @@ def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tup
         if data.digest != shown.digest
     }
     return found.loc[is_shown], {**otherwise, **others}
+
+
+def best_settings(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Labels]:
+    """The best setting of each cell whose search is complete, as the values of all axes; `runs` are `labelled`.
+
+    Complete is a search if a run of each setting and seed has ended, or diverged.
+    """
+    if runs.empty:
+        return []
+    axes = artefact.axes(scale)
+    searched = tuple(axis for axis in axes if axis.role == "searched")
+    names = [axis.name for axis in axes if axis.role != "searched"]
+    seeds = artefact.seeds[scale]
+    size = math.prod(len(axis.values) for axis in searched) * seeds
+    found: list[Labels] = []
+    for values, cell in runs[runs.state != "unfinished"].groupby(names, sort=False):
+        on_the_grid = cell[cell.seed <= seeds].drop_duplicates([*(axis.name for axis in searched), "seed"])
+        best = choose(on_the_grid, searched, METRICS[artefact.metric])
+        if len(on_the_grid) == size and best is not None:
+            found.append({**dict(zip(names, values, strict=True)), **best.setting})
+    return found
 
 
 def _otherwise_observed(artefact: TrainedArtefact, config: RunConfig, planned: RunConfig) -> str | None:
@@ -161,6 +184,9 @@ class Cells:
         if self.artefact.table:
             return self.artefact.table.columns
         judged = metric_of(self.runs.config.iloc[0])
+        if self.artefact.curves == "search":
+            titles = {f"{axis.name} {value}": str(value) for axis in self.column_axes for value in axis.values}
+            return tuple(Column(title, value, judged.name) for title, value in (titles or {judged.label: ""}).items())
         shown = (FINAL_LOSS, judged) if self.artefact.curves else (judged, FINAL_LOSS)
         return tuple(Column(metric.label, metric=metric.name) for metric in shown)
 
@@ -203,10 +229,19 @@ class Cells:
         if (row, "") not in self.chosen:
             return None
         [axis] = [axis for axis in self.searched if axis.name == name]
+        tried = self.tried(row, "", name)
+        left = tuple(float(value) for value in axis.values if value not in tried)
+        return Search(self.chosen[row, ""].setting[name], tried, left)
+
+    def tried(self, row: str, column: str, name: str) -> dict[float, dict[int, float]]:
+        """What a cell's runs gave at each value of a searched axis, by seed: at the best of the other settings."""
         runs = self.runs[self.runs[self.axis.name].astype(str) == row]
-        values = {float(value): by_seed(runs[runs[name] == value], self.metric) for value in axis.values}
-        tried = {value: found for value, found in values.items() if found}
-        return Search(self.chosen[row, ""].setting[name], tried, tuple(value for value in values if value not in tried))
+        for axis in self.column_axes:
+            runs = runs[runs[axis.name].astype(str) == column]
+        [searched] = [axis for axis in self.searched if axis.name == name]
+        others = tuple(axis for axis in self.searched if axis.name != name)
+        best = {value: choose(runs[runs[name] == value], others, self.metric) for value in searched.values}
+        return {float(value): by_seed(chosen.runs, self.metric) for value, chosen in best.items() if chosen}
 
     def table(self) -> Table:
         """Ours beside the paper's; beside the best settings those at the paper's, where they are others."""
@@ -221,7 +256,9 @@ class Cells:
                 ours = chosen.summary(column.metric) if chosen else None
                 cells[row.key, column] = Cell(ours, self.number(row.key, column))
         unit = (
-            self.artefact.table.unit if self.artefact.table else " and ".join(column.title for column in self.columns)
+            self.artefact.table.unit
+            if self.artefact.table
+            else " and ".join(dict.fromkeys(METRICS[column.metric].label for column in self.columns))
         )
         written = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
         return Table(self.rows, columns, cells, unit, written, medians=self.artefact.skewed)

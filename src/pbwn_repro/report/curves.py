@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from pbwn_repro.metrics import Metric
-from pbwn_repro.report.cells import SETTINGS, Cells, by_seed
+from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Curve, Plot, Row
 from pbwn_repro.report.runs import History
 from pbwn_repro.report.statistics import diverging, finite, mean
@@ -29,7 +30,10 @@ def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
         place = "" if len(places) == 1 else value if others else column.title
         rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
         found += _over_time(prefix, place, rows, cells, judged)
-        found += _search(cells, prefix, place, value)
+        if cells.artefact.curves != "search" or not cells.column_axes:
+            found += _search(cells, prefix, place, value)
+    if cells.artefact.curves == "search" and cells.column_axes:
+        found += _search_of_all_columns(cells, prefix)
     at_the_papers = cells.at_the_papers_setting
     rows = [(row, at_the_papers[row.key]) for row in cells.curve_rows if row.key in at_the_papers]
     place = f"at the paper's {cells.stated_value}"
@@ -52,7 +56,7 @@ def _over_time(
             "training loss",
             _curves(rows, _losses if by_iteration else History.losses_by_epoch),
             y_log=True,
-            main=bool(cells.artefact.curves),
+            main=cells.artefact.curves in ("iteration", "epoch"),
         ),
         Plot(
             f"{name}-{slug(judged.words)}",
@@ -83,41 +87,52 @@ def _over_time(
 
 
 def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
-    """What each setting of a search gave, every run a dot: over the learning rate if there are other axes too.
+    """What each setting of a search over one axis gave, every run a dot; of several axes, over the learning rate."""
+    name = _axis_of_search(cells)
+    rows = [(row, tried) for row in cells.curve_rows if (tried := cells.tried(row.key, value, name))] if name else []
+    return _search_plot(cells, name, rows, "-".join(part for part in (prefix, slug(place), "search") if part), place)
 
-    Along the others, each row stays at the best of what it was searched over.
-    """
-    axes = [axis for axis in cells.searched if len(axis.values) > 1]
-    if not axes:
-        return []
-    axis, *others = sorted(axes, key=lambda each: each.name != "lr")
-    curves = []
-    for row in cells.curve_rows:
-        runs = cells.runs[cells.runs[cells.axis.name].astype(str) == row.key]
-        for column_axis in cells.column_axes:
-            runs = runs[runs[column_axis.name].astype(str) == value]
-        if best := cells.chosen.get((row.key, value)):
-            for other in others:
-                runs = runs[runs[other.name] == best.setting[other.name]]
-        found = {float(setting): by_seed(runs[runs[axis.name] == setting], cells.metric) for setting in axis.values}
-        tried = {setting: values for setting, values in sorted(found.items()) if values}
-        if len(tried) > 1 and (curve := search_curve(row, tried)).x:
-            curves.append(curve)
+
+def _search_of_all_columns(cells: Cells, prefix: str) -> list[Plot]:
+    """The searches of all columns in one frame: a line for each row and column."""
+    name = _axis_of_search(cells)
+    columns = list(enumerate(cells.columns))
+    rows = [
+        (replace(row, title=f"{row.title}, {column.title}", look=f"{row.look}/{rank}"), tried)
+        for row in cells.curve_rows
+        for rank, column in columns
+        if (tried := cells.tried(row.key, column.value, name))
+    ]
+    return _search_plot(cells, name, rows, f"{prefix}-search", "")
+
+
+def _axis_of_search(cells: Cells) -> str:
+    """The axis that a search is drawn over, '' where nothing was searched."""
+    names = [axis.name for axis in cells.searched if len(axis.values) > 1]
+    return names[0] if len(names) == 1 else "lr" if "lr" in names else ""
+
+
+def _search_plot(
+    cells: Cells, name: str, rows: Sequence[tuple[Row, Mapping[float, Mapping[int, float]]]], file: str, place: str
+) -> list[Plot]:
+    curves = [
+        curve for row, tried in rows if len(tried) > 1 and (curve := search_curve(row, dict(sorted(tried.items())))).x
+    ]
     if not curves:
         return []
-    words = SETTINGS.get(axis.name, axis.name)
-    at = " and ".join(SETTINGS.get(other.name, other.name) for other in others)
+    words = SETTINGS.get(name, name)
+    others = [axis.name for axis in cells.searched if len(axis.values) > 1 and axis.name != name]
+    beside = f", at the best {' and '.join(SETTINGS.get(other, other) for other in others)} of each" if others else ""
     return [
         Plot(
-            "-".join(part for part in (prefix, slug(place), "search") if part),
-            f"What the search over the {words} gave"
-            + (f", at the best {at} of each" if at else "")
-            + (f", {place}" if place else ""),
+            file,
+            f"What the search over the {words} gave{beside}" + (f", {place}" if place else ""),
             words,
             cells.metric.label,
             tuple(curves),
             x_log=all(x > 0 for curve in curves for x in (*curve.x, *curve.diverged)),
             y_log=cells.metric.logarithmic,
+            main=cells.artefact.curves == "search",
             band="mean over the runs that all settings have, every run a dot",
         )
     ]

@@ -241,7 +241,8 @@ def _name_at_ends(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, Stro
         for position, curve in enumerate(curves)
         if curve.x[-1] == last
     )
-    heights = spread([end for end, _ in ends], _LINE)
+    lines = max((len(_wrapped(curves[position].row.title)) for _, position in ends), default=1)
+    heights = spread([end for end, _ in ends], _LINE * lines)
     for (end, position), height in zip(ends, heights, strict=True):
         row = curves[position].row
         axes.plot(

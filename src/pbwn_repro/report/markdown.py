@@ -188,7 +188,7 @@ def whole(report: Report) -> str:
         parts += ["## The paper's claims\n", overview(report)]
     for section in report.sections:
         parts += ["", *_section(section)]
-    if any(section.is_of_the_paper for section in report.sections):
+    if any(section.is_reproduced for section in report.sections):
         parts += ["\n## Not run\n", not_run(report)]
     if report.left_out:
         parts += ["\n## Found, but left out\n"]
@@ -197,13 +197,28 @@ def whole(report: Report) -> str:
 
 
 def overview(report: Report) -> str:
-    """A line for each verdict: claim, comparison, outcome, interval, runs, scale."""
+    """A line for each verdict: claim, comparison, outcome, interval, runs, scale; of variants where there is one."""
     lines = [
         "| claim | comparison | verdict | difference, 95 % interval | n | scale | paper |",
         "|---|---|---|---:|---:|---|---:|",
     ]
-    lines += [_line(section, verdict) for section in report.sections for verdict in section.verdicts]
-    return "\n".join(lines) + "\n"
+    lines += [
+        _line(section, verdict)
+        for section in report.sections
+        for verdict in section.verdicts
+        if not section.variant or verdict.difference is not None  # of variants, what was run alone
+    ]
+    return "\n".join(lines) + f"\n\n{comparisons(report)}\n"
+
+
+def comparisons(report: Report) -> str:
+    """How many comparisons there are, and what their number means."""
+    count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
+    return (
+        f"{count} comparisons have a 95 % interval, which is not corrected for their number: of twenty that compare "
+        "equals, one is expected to lie on one side of zero. A verdict against a claim is corrected for the number of "
+        "the claim's comparisons."
+    )
 
 
 def summary(report: Report) -> str:

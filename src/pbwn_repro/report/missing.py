@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from statistics import median
 
-from pbwn_repro.catalog import ARTEFACTS, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
+from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
-from pbwn_repro.report.model import Decided, Report, Section
-from pbwn_repro.runs.estimates import LAYER_SECONDS, NetworkCost, effort, network_cost
+from pbwn_repro.report.model import Decided, Report, Section, Verdict
+from pbwn_repro.runs.estimates import LAYER_SECONDS, Effort, NetworkCost, effort, network_cost
 
 TERAFLOPS = 10.0
 ASSUMPTION = (
@@ -24,6 +28,7 @@ ASSUMPTION = (
     "starts their kernels: the other, which a slow processor may double."
 )
 _MOST_SEEDS = 100
+_LINES = 200  # of a run's times: enough for a median
 _NAMED = 6  # so many cells that lack runs are named
 
 
@@ -40,69 +45,165 @@ class Missing:
 def missing(report: Report) -> list[Missing]:
     """Artefacts without a finished run, those that have none at paper scale, and those of which runs are missing.
 
-    Nothing, where the report is about runs of other kinds alone.
+    Experiments of ours are named with what was begun of them, or with the short scale. Nothing, where the report is
+    about runs of other kinds alone.
     """
     lines: list[Missing] = []
-    if not any(section.is_of_the_paper for section in report.sections):
+    if not any(section.is_reproduced for section in report.sections):
         return lines
-    for name, artefact in ARTEFACTS.items():
+    for name, artefact in {**ARTEFACTS, **EXPERIMENTS}.items():
         found = [section for section in report.sections if section.artefact.name == name and section.has_results]
-        if not any(section.scale == "paper" and not section.variant for section in found):
-            what = "at paper scale" if found else artefact.title
-            lines.append(Missing(name, what, _command(name, "paper"), _price(name)))
+        whole: Scale = "paper" if name in ARTEFACTS else "short"
+        if not any(section.scale == whole and not section.variant for section in found):
+            what = f"at {whole} scale" if found else artefact.title
+            lines.append(Missing(name, what, _command(name, whole), _price(name, whole)))
         for section in found:
             if section.missing:
-                cost = hours(section.missing)
+                cost = hours(section.missing, section)
                 beside = "" if report.root.name == "runs" else f" --out {report.root.name}"
                 lines.append(Missing(name, f"{len(section.missing)} of the runs", command(section) + beside, cost))
     return lines
 
 
 def needed(decided: Decided, section: Section) -> str:
-    """Of a claim that has not enough runs, which are missing, how many, and what they take; empty for all others."""
+    """Of a claim that has not enough runs, which are missing, how many, and what they take; empty for all others.
+
+    Runs of the protocol that are not there first; then, for comparisons that have all of theirs and are open all the
+    same, the seeds that would decide them.
+    """
     if decided.outcome != "not enough runs":
         return ""
     if not isinstance(section.artefact, TrainedArtefact):
         timed = any(verdict.difference is not None for verdict in decided.verdicts)
         what = "a quieter machine, or more rounds; with this folder moved away, " if timed else ""
         return f"Missing: {what}`{command(section)}` measures it."
-    criterion = decided.claim.criterion
-    keys = {key for name in ("rows", "than", "among") for key in _as_tuple(getattr(criterion, name, ()))}
+    sentences = [words for words in (_missing_runs(decided, section), _more_seeds(decided, section)) if words]
+    text = " ".join(sentences)
+    return f"Missing: {text[0].lower()}{text[1:]}" if text else ""
+
+
+def _missing_runs(decided: Decided, section: Section) -> str:
+    """The runs of the protocol that a claim speaks of and that are not there, by their cells."""
     row, columns = _axes(section)
-    plans = [plan for plan in section.missing if not keys or str(plan.labels[row.name]) in keys]
-    if plans:
-        places = Counter(
-            ", ".join([row.title(plan.labels[row.name]), *(f"{name} {plan.labels[name]}" for name in columns)])
-            for plan in plans
-        )
-        named = [f"{place}: {count}" for place, count in places.items()]
-        listed = "; ".join(named[:_NAMED]) + (f"; and {len(named) - _NAMED} more cells" if len(named) > _NAMED else "")
-        count = f"{len(plans)} {'run' if len(plans) == 1 else 'runs'}"
-        return f"Missing: {count} of this scale's protocol ({listed}), {hours(plans)}: `{command(section)}`."
-    return _more_seeds(decided, section)
+    keys, places = _rows_of(decided), _columns_of(decided, section)
+    plans = [
+        plan
+        for plan in section.missing
+        if (not keys or str(plan.labels[row.name]) in keys)
+        and all(str(plan.labels[name]) in places for name in columns if places)
+    ]
+    if not plans:
+        return ""
+    cells = Counter(
+        ", ".join([row.title(plan.labels[row.name]), *(f"{name} {plan.labels[name]}" for name in columns)])
+        for plan in plans
+    )
+    named = [f"{place}: {count}" for place, count in cells.items()]
+    listed = "; ".join(named[:_NAMED]) + (f"; and {len(named) - _NAMED} more cells" if len(named) > _NAMED else "")
+    only = "".join(f" {option}" for option in _only({columns[0]: places} if places else {}))
+    words = f"{_counted(plans)} of this scale's protocol ({listed}), {hours(plans, section)}: "
+    return f"{words}`{command(section)}{only}`.{_at_begun_settings(plans, section)}{_about_copies(section)}"
+
+
+def _at_begun_settings(plans: Sequence[Plan], section: Section) -> str:
+    """Of a search that was hardly begun, what the settings take that have runs: a preliminary verdict needs no more."""
+    assert isinstance(section.artefact, TrainedArtefact)
+    assert section.scale
+    searched = [axis.name for axis in section.artefact.axes(section.scale) if axis.role == "searched"]
+    begun = set(section.runs[searched].itertuples(index=False, name=None)) if searched and len(section.runs) else set()
+    left = [plan for plan in plans if tuple(plan.labels[name] for name in searched) in begun]
+    if not begun or not 0 < len(left) < len(plans):
+        return ""
+    if len(begun) > 1:
+        return f" Of these, {_counted(left)} are of settings that have runs already, {hours(left, section)}."
+    only = ",".join(f"{name}={value}" for name, value in zip(searched, next(iter(begun)), strict=True))
+    return f" At the setting that has runs already, {_counted(left)} are left, {hours(left, section)}: `--only {only}`."
+
+
+def _about_copies(section: Section) -> str:
+    return " FOLDER holds the copy of the data that these runs were made on." if "FOLDER" in command(section) else ""
+
+
+def _rows_of(decided: Decided) -> set[str]:
+    """The rows that a claim speaks of, none where it speaks of all."""
+    criterion = decided.claim.criterion
+    return {key for name in ("rows", "row", "than", "among") for key in _as_tuple(getattr(criterion, name, ()))}
+
+
+def _columns_of(decided: Decided, section: Section) -> list[str]:
+    """The values of the columns that a claim speaks of, none where it speaks of all."""
+    if not isinstance(decided.claim.criterion, Grows) or not section.table:
+        return []
+    return [section.table.columns[position].value for position in (0, -1)]
 
 
 def _more_seeds(decided: Decided, section: Section) -> str:
-    """How many seeds it would take with the spread that was found, where all runs of the protocol are there."""
-    wanted = 0
-    for verdict in decided.verdicts:
-        if verdict.outcome == "holds" or verdict.low is None or verdict.high is None or not verdict.gap:
-            continue
-        reach = (verdict.high - verdict.low) / 2
-        wanted = max(wanted, math.ceil(min(verdict.counts) * (reach / verdict.gap) ** 2))
-    there = int(section.runs.seed.max()) if len(section.runs) else 0
-    if wanted > _MOST_SEEDS:
-        return f"Missing: with the spread of these runs, more than {_MOST_SEEDS} seeds would be needed to decide it."
-    if wanted <= there:
-        return ""
+    """How many seeds the open comparisons would take with the spread that was found, and the runs that these are."""
     assert isinstance(section.artefact, TrainedArtefact)
     assert section.scale
-    only = {name: [str(value)] for name, value in section.variant.items()}
+    open_ = [
+        verdict
+        for verdict in decided.verdicts
+        if verdict.outcome != "holds" and verdict.low is not None and verdict.high is not None and verdict.gap
+    ]
+    wanted = max((_seeds_for(verdict) for verdict in open_), default=0)
+    there = max((count for verdict in open_ for count in verdict.counts), default=0)
+    if wanted > _MOST_SEEDS:
+        return f"With the spread found so far, more than {_MOST_SEEDS} seeds would be needed to decide what is open."
+    if wanted <= there:
+        return ""
+    compared = _compared(open_, section)
+    only = {name: [str(value)] for name, value in section.variant.items()} | compared
     plans = section.artefact.plans(section.scale, seeds=wanted, only=only)
     more = [plan for plan in plans if int(plan.labels["seed"]) > there]
-    made_by = f"{_command(section.artefact.name, section.scale)} --seeds {wanted}"
-    words = f"Missing: with the spread of these runs, about {wanted} seeds would decide it"
-    return f"{words}, {len(more)} runs more, {hours(more)}: `{made_by}`."
+    made_by = " ".join([*_base(section), f"--seeds {wanted}", *_only(compared)])
+    return (
+        f"With the spread found so far, about {wanted} seeds would decide the comparisons that have an interval and "
+        f"are open: {_counted(more)} more, {hours(more, section)}: `{made_by}`."
+    )
+
+
+def _seeds_for(verdict: Verdict) -> int:
+    """With how many seeds an interval of the same spread, which shrinks with their root, would decide."""
+    assert verdict.low is not None
+    assert verdict.high is not None
+    assert verdict.gap
+    reach = (verdict.high - verdict.low) / 2
+    return math.ceil(min(min(verdict.counts) * (reach / verdict.gap) ** 2, 1e6))
+
+
+def _compared(verdicts: Sequence[Verdict], section: Section) -> dict[str, list[str]]:
+    """Rows, columns and best settings of some comparisons, as `--only` takes them, where they are not all."""
+    assert isinstance(section.artefact, TrainedArtefact)
+    assert section.scale
+    assert section.table
+    table = section.table
+    titles = {title for verdict in verdicts for title in (verdict.row, verdict.against)}
+    keys = {row.key for row in table.rows if row.title in titles}
+    places = {column.value for column in table.columns if column.title in {verdict.column for verdict in verdicts}}
+    found: dict[str, set[str]] = {}
+    for axis in section.artefact.axes(section.scale):
+        if axis.role == "row":
+            found[axis.name] = keys
+        elif axis.role == "column":
+            found[axis.name] = places
+        elif axis.role == "searched":
+            cells = [cell.ours for (key, _), cell in table.cells.items() if cell.ours and key in keys]
+            found[axis.name] = {str(cell.chosen[axis.name]) for cell in cells if axis.name in cell.chosen}
+        found[axis.name] = found.get(axis.name, set()) & set(map(str, axis.values))
+        if len(found[axis.name]) in (0, len(axis.values)):
+            del found[axis.name]
+    return {name: sorted(values) for name, values in found.items()}
+
+
+def _only(chosen: Mapping[str, Sequence[str]]) -> list[str]:
+    """The option that keeps these alone."""
+    words = ",".join(f"{name}={value}" for name, values in chosen.items() for value in values)
+    return [f"--only {words}"] if words else []
+
+
+def _counted(plans: Sequence[Plan]) -> str:
+    return f"{len(plans)} {'run' if len(plans) == 1 else 'runs'}"
 
 
 def command(section: Section) -> str:
@@ -112,48 +213,94 @@ def command(section: Section) -> str:
     """
     if not section.scale:
         return ""
-    if not section.is_of_the_paper:
+    if not section.is_reproduced:
         return f"pbwn {section.artefact.name}"
-    parts = [_command(section.artefact.name, section.scale)]
-    parts += [f"--only {name}={value}" for name, value in section.variant.items()]
-    configs = list(section.runs.config) if len(section.runs) else []
-    copies = {config.data.name for config in configs}
-    # Runs on another copy of a set are other runs.
-    parts += [f"--data {original(name)}=hf:FOLDER" for name in sorted(copies) if name != original(name)]
-    seeds = max((config.seed for config in configs), default=0)
+    parts = _base(section)
+    seeds = max((config.seed for config in section.runs.config), default=0) if len(section.runs) else 0
     if isinstance(section.artefact, TrainedArtefact) and not section.missing:
-        parts += [f"--seeds {seeds}"] if seeds > section.artefact.seeds[section.scale] else []
+        usual = max(section.artefact.seeds[section.scale], section.artefact.seeds_at_best.get(section.scale, 0))
+        parts += [f"--seeds {seeds}"] if seeds > usual else []
     return " ".join(parts)
 
 
-def hours(plans: Sequence[Plan]) -> str:
-    """The GPU hours that planned runs take together."""
+def _base(section: Section) -> list[str]:
+    """The command with the section's variant and its copy of the data: runs on another copy of a set are other runs."""
+    assert section.scale
+    parts = [_command(section.artefact.name, section.scale)]
+    parts += [f"--only {name}={value}" for name, value in section.variant.items()]
+    copies = {config.data.name for config in section.runs.config} if len(section.runs) else set()
+    return [*parts, *(f"--data {original(name)}=hf:FOLDER" for name in sorted(copies) if name != original(name))]
+
+
+def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
+    """The GPU hours that planned runs take together, and the core-hours as far as the section's runs show them."""
     kinds: dict[str, list[Plan]] = {}
     for plan in plans:  # seeds alike
         kinds.setdefault(json.dumps({**plan.wishes, "seed": 0}, sort_keys=True), []).append(plan)
-    found = sum(_hours(alike[0].config) * len(alike) for alike in kinds.values())
-    return f"about {found:,.1f} GPU hours" if found >= 0.1 else "minutes of a GPU"
+    alike = [(same[0].config, len(same)) for same in kinds.values()]
+    on_gpu = sum(_effort(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
+    words = f"about {on_gpu:,.1f} GPU hours" if on_gpu >= 0.1 else "minutes of a GPU"
+    shown = _seconds_of_a_flop(section) if section and len(section.runs) else {}
+    if not plans or any(_family(config) not in shown for config, _ in alike):
+        return words
+    on_cores = sum(_effort(config).flops * shown[_family(config)] * count for config, count in alike) / 3_600
+    return f"{words}, or {on_cores:,.1f} core-hours at the speed of these runs"
+
+
+def _seconds_of_a_flop(section: Section) -> dict[str, float]:
+    """By family of networks, the seconds that a core took for one FLOP of a training step: the median over the runs."""
+    found: dict[str, list[float]] = {}
+    for path, config, environment in zip(section.runs.path, section.runs.config, section.runs.environment, strict=True):
+        if environment.get("device") == "cpu" and (taken := _seconds_of_a_step(path)):
+            seconds = taken * environment.get("threads", 1)
+            found.setdefault(_family(config), []).append(seconds / _effort(config).step_flops)
+    return {family: median(times) for family, times in found.items()}
 
 
 @cache
-def _price(name: str) -> str:
-    """The runs of an artefact at paper scale, and the GPU hours that they take together; empty where it has none."""
-    artefact = ARTEFACTS[name]
+def _seconds_of_a_step(path: Path) -> float | None:
+    """What a step of a run took: the median over its lines, as it may have had to wait for others."""
+    try:
+        lines = (path / "timing.jsonl").read_text().splitlines()[:_LINES]
+        return median(float(json.loads(line)["seconds"]) for line in lines)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _family(config: RunConfig) -> str:
+    """A network's name without its size: those of a family take about as long for a FLOP.
+
+    >>> from types import SimpleNamespace
+    >>> _family(SimpleNamespace(model="resnet-110"))
+    'resnet'
+    """
+    return re.sub(r"-\d.*", "", config.model)
+
+
+@cache
+def _price(name: str, scale: Scale) -> str:
+    """The runs of an artefact at a scale, and the GPU hours that they take together; empty where it has none."""
+    artefact = KNOWN[name]
     if not isinstance(artefact, TrainedArtefact):
         return ""
-    plans = artefact.plans("paper")
+    plans = artefact.plans(scale)
+    if artefact.seeds_at_best:  # of whichever setting of a cell: the first stands for all
+        axes = artefact.axes(scale)
+        first = {axis.name: {str(axis.values[0])} for axis in axes if axis.role == "searched"}
+        plans += artefact.further_plans(list(artefact.combinations(scale, first)), scale, first)
     words = f"{len(plans)} runs, {hours(plans)}"
     others = sorted({plan.artefact for plan in plans} - {name})
     return f"{words}, shared with {' and '.join(others).replace('-', ' ')}" if others else words
 
 
-def _hours(config: RunConfig) -> float:
+def _effort(config: RunConfig) -> Effort:
     # As many classes more or less change nothing that counts.
     data = config.data.name.replace("cifar100", "cifar10")
-    key = (config.model, json.dumps(config.model_options), config.batch_size, data, config.data.labels)
+    sizes = (config.batch_size, config.data.labels, config.data.context)
+    key = (config.model, json.dumps(config.model_options), data, *sizes)
     if key not in _COSTS:
         _COSTS[key] = network_cost(config)
-    return effort(config, _COSTS[key]).gpu_seconds(TERAFLOPS * 1e12) / 3_600
+    return effort(config, _COSTS[key])
 
 
 _COSTS: dict[tuple[object, ...], NetworkCost] = {}

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from pbwn_repro.catalog import ARTEFACTS, Artefact, Column, Number, Plan, Scale
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale
 from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.report.statistics import Interval
 
@@ -219,6 +219,11 @@ class Section:
         return self.artefact.name in ARTEFACTS
 
     @property
+    def is_reproduced(self) -> bool:
+        """Whether `pbwn reproduce` makes it: a table or figure of the paper, or an experiment of ours."""
+        return self.is_of_the_paper or self.artefact.name in EXPERIMENTS
+
+    @property
     def is_own(self) -> bool:
         """Whether it shows runs that belong to no artefact."""
         return not self.scale
@@ -282,11 +287,11 @@ class Report:
 def heading(name: str) -> str:
     """An artefact's name as a reader writes it.
 
-    >>> heading("figure-2a")
-    'Figure 2a'
+    >>> heading("figure-2a"), heading("step-rules-gpt")
+    ('Figure 2a', 'Step rules, GPT')
     """
-    kind, _, number = name.partition("-")
-    return f"{kind.capitalize()} {number}".strip()
+    words = name.replace("-gpt", ", GPT").replace("-resnet", ", ResNet").replace("-", " ")
+    return words[:1].upper() + words[1:]
 
 
 def in_words(outcome: Outcome, *, preliminary: bool = False) -> str:

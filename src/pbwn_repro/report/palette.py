@@ -40,6 +40,9 @@ METHODS: Mapping[str, Stroke] = {
     "pbwn": Stroke(Tone("pbwn", "#1565c0", "#6fb3ff"), SOLID, 2.0),
     "pbwn-epoch": Stroke(Tone("pbwn-epoch", "#0a8562", "#3ecf9f"), (0, (1.2, 1.0)), 2.0),
     "pbwn-riem-nxn": Stroke(Tone("pbwn-riem-nxn", "#6d3fa8", "#bb98ee"), (0, (3, 1.2, 1.2, 1.2))),
+    "pbwn-tangent": Stroke(Tone("pbwn-tangent", "#b0257a", "#f08bc4"), (0, (6, 1.4))),
+    "pbwn-angle": Stroke(Tone("pbwn-angle", "#b4530a", "#f0a04b"), (0, (2, 1.2)), 2.0),
+    "pbwn-angle-matrix": Stroke(Tone("pbwn-angle-matrix", "#9a4408", "#eb9a4a"), (0, (8, 1.2)), 2.0),
     "unit-start": Stroke(Tone("unit-start", "#7a5230", "#d3a67d"), (0, (5, 1.6, 1.2, 1.6))),
     "normal-lr-0.2": Stroke(Tone("normal-twice", "#41464d", "#cdd4db"), (0, (2.4, 1.6))),
     "max-norm": Stroke(Tone("max-norm", "#8a6d00", "#d9bc4a"), (0, (9, 2))),
@@ -52,6 +55,8 @@ INTERVALS: Mapping[int, Stroke] = {
     50: Stroke(Tone("interval-50", "#c9422b", "#ff9479"), (0, (5, 1.4, 1.2, 1.4))),
     100: Stroke(Tone("interval-100", "#916400", "#e6b84d"), (0, (1.2, 1.0)), 2.0),
 }
+# Of a method that has several lines in a frame, such as one for each width: its tone, and dashes by their order.
+LINES: Sequence[tuple[Dashes, float]] = (((0, (1.2, 1.0)), 1.4), ((0, (5, 1.4)), 1.6), (SOLID, 2.2))
 OTHERS: Sequence[Stroke] = (
     Stroke(Tone("other-1", "#1b6fa8", "#76b7ea")),
     Stroke(Tone("other-2", "#d1571b", "#fba067"), (0, (5, 1.6))),
@@ -79,7 +84,14 @@ def strokes(methods: Sequence[str]) -> dict[str, Stroke]:
 
 
 def own_stroke(name: str) -> Stroke | None:
-    """The stroke that a method, or a method with an interval, has everywhere; None for all others."""
+    """The stroke that a method, or a method with an interval, has everywhere; None for all others.
+
+    `normal/2` is a method's third line in a frame.
+    """
+    base, _, line = name.partition("/")
+    if line and base in METHODS:
+        dashes, width = LINES[min(int(line), len(LINES) - 1)]
+        return Stroke(METHODS[base].tone, dashes, width)
     interval = re.fullmatch(r"pbwn-t(\d+)", name)
     if interval:
         below = [limit for limit in INTERVALS if limit >= int(interval[1])]

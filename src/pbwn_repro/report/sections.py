@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +17,14 @@ from pbwn_repro.config import RunConfig, Steps
 from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import title
-from pbwn_repro.report.cells import SETTINGS, Cells, labelled
+from pbwn_repro.metrics import Metric
+from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
-from pbwn_repro.report.model import Report, Section
+from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, diverging, mean
-from pbwn_repro.report.verdicts import difference_in_words, verdicts
+from pbwn_repro.report.statistics import Values, compare, mean
+from pbwn_repro.report.verdicts import difference_in_words, digits, verdicts
 from pbwn_repro.tasks import metric_of
 
 _SCALES: Mapping[str, str] = {
@@ -77,7 +79,8 @@ def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> lis
         cells = Cells(artefact, scale, groups[values])
         section = _section(cells, groups[values], scale, variant)
         missing = tuple(_missing(artefact, scale, groups[values], labels))
-        sections.append(replace(section, verdicts=verdicts(cells), missing=missing))
+        told = tuple(sentence for each in artefact.compared for sentence in _COMPARED[each](cells))
+        sections.append(replace(section, verdicts=verdicts(cells), missing=missing, compared=told))
     return sections
 
 
@@ -99,6 +102,8 @@ def _missing(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame, varian
     names = [axis.name for axis in artefact.axes(scale)]
     settled = set(runs[runs.state != "unfinished"][[*names, "seed"]].itertuples(index=False, name=None))
     plans = artefact.plans(scale, only={name: [str(value)] for name, value in variant.items()})
+    if artefact.seeds_at_best:
+        plans += artefact.further_plans(best_settings(artefact, scale, runs), scale)
     return (plan for plan in plans if tuple(plan.labels[name] for name in (*names, "seed")) not in settled)
 
 
@@ -187,8 +192,6 @@ def _data(section: Section, configs: Sequence[RunConfig]) -> list[str]:
             f"Trained and tested on a lossless copy of {original(name)}: the same images and labels, compared by "
             "content, in another order than the published one, so that a seed draws other batches."
         )
-    if any(name.endswith("-png") for name in names):
-        found.append("Trained and tested on lossless copies: the same images as the original set, in another order.")
     if section.is_of_the_paper and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])
@@ -284,7 +287,7 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
     return replace(
         section,
         plots=tuple(replace(plot, main=plot.name.endswith("-search")) for plot in section.plots),
-        compared=(*_differences(cells, known), *_against_themselves(cells, known), *_widths(cells, known)),
+        compared=(*_differences(cells), *_against_themselves(cells), *_good_ranges(cells)),
         notes=(*notes, *_machines(section.environments)),
     )
 
@@ -296,29 +299,36 @@ def _skipped(runs: pd.DataFrame) -> list[str]:
     return [f"Steps that were not finite were skipped in {', '.join(found)}."] if found else []
 
 
-def _differences(cells: Cells, methods: Sequence[str]) -> list[str]:
+# --- comparisons without a verdict
+
+
+def _differences(cells: Cells) -> list[str]:
     """Each method against the first, without a verdict: which settings were searched for each is the user's affair."""
-    column, first, found = _judged(cells), methods[0], []
-    for other in methods[1:]:
-        ours, theirs = cells.values(other, column), cells.values(first, column)
-        if ours and theirs:
-            sentence = _difference(cells, ours, theirs, (cells.title(other), cells.title(first), ""))
-            tried = [len(chosen.tried) for key in (other, first) if (chosen := cells.at(key, column))]
-            search = f" It is the best of {tried[0]} and of {tried[1]} settings." if max(tried) > 1 else ""
-            found.append(sentence + search)
+    first, *others = cells.curve_rows
+    found = []
+    for column in _judged(cells):
+        for other in others:
+            ours, theirs = (cells.values(row.key, column) for row in (other, first))
+            if ours and theirs:
+                names = (other.title, first.title, column.title if column.value else "")
+                tried = [len(chosen.tried) for row in (other, first) if (chosen := cells.at(row.key, column))]
+                search = f" It is the best of {tried[0]} and of {tried[1]} settings." if max(tried) > 1 else ""
+                found.append(_difference(cells, ours, theirs, names) + search)
     return found
 
 
-def _against_themselves(cells: Cells, methods: Sequence[str]) -> list[str]:
+def _against_themselves(cells: Cells) -> list[str]:
     """Each method against itself, every other seed against the rest: what runs that differ in nothing differ by."""
     found = []
-    for key in methods:
-        values = cells.values(key, _judged(cells))
-        seeds = sorted(values)
-        if len(seeds) > 1:
-            one, other = ({seed: values[seed] for seed in seeds[start::2]} for start in (0, 1))
-            names = [f"{cells.title(key)} with {_seeds(part)}" for part in (one, other)]
-            found.append(f"The same method twice: the {_difference(cells, one, other, (names[0], names[1], ''))[4:]}")
+    for row in cells.curve_rows:
+        for column in _judged(cells):
+            values = cells.values(row.key, column)
+            seeds = sorted(values)
+            if len(seeds) > 1:
+                one, other = ({seed: values[seed] for seed in seeds[start::2]} for start in (0, 1))
+                first, second = (f"{row.title} with {_seeds(part)}" for part in (one, other))
+                sentence = _difference(cells, one, other, (first, second, ""))
+                found.append(f"The same method twice: the {sentence[4:]}")
     return found
 
 
@@ -326,8 +336,9 @@ def _seeds(seeds: Collection[int]) -> str:
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
-def _judged(cells: Cells) -> Column:
-    return next(column for column in cells.columns if column.metric == cells.metric.name)
+def _judged(cells: Cells) -> list[Column]:
+    """The columns of the metric that runs are judged by."""
+    return [column for column in cells.columns if column.metric == cells.metric.name]
 
 
 def _difference(cells: Cells, ours: Values, theirs: Values, names: tuple[str, str, str]) -> str:
@@ -337,36 +348,73 @@ def _difference(cells: Cells, ours: Values, theirs: Values, names: tuple[str, st
     return f"The {difference_in_words(names, compared, cells.metric, difference)}."
 
 
-def _widths(cells: Cells, methods: Sequence[str]) -> list[str]:
+def _good_ranges(cells: Cells) -> list[str]:
     """From which to which learning rate each method stays within 5 % of its best, where several were tried."""
     found = []
-    for key in methods:
-        chosen = cells.chosen.get((key, ""))
-        if chosen is None or len(cells.runs.lr.unique()) < 2:
-            continue
-        decay = chosen.setting["weight_decay"]
-        mine = cells.runs[(cells.runs.method == key) & (cells.runs.weight_decay == decay)]
-        means = {rate: _mean_of(runs, cells) for rate, runs in mine[mine.state != "unfinished"].groupby("lr")}
-        best = means[chosen.setting["lr"]]
-        if best is None:
-            continue
-        near = [rate for rate, value in means.items() if value is not None and abs(value - best) <= NEAR * abs(best)]
+    for row, column, means in _means_by_rate(cells):
+        best = means[_best_rate(means, cells.metric)]
+        near = [rate for rate, value in means.items() if abs(value - best) <= NEAR * abs(best)]
         words = (
-            f"{min(near):g} to {max(near):g}, a factor of {max(near) / min(near):.3g}"
+            f"{SETTINGS['lr']}s {min(near):g} to {max(near):g}, a factor of {max(near) / min(near):.3g}"
             if len(near) > 1
-            else f"{near[0]:g} alone"
+            else f"{SETTINGS['lr']} {near[0]:g} alone"
         )
         unit = f" {cells.metric.unit}" if cells.metric.unit else ""
+        tried = ", ".join(f"{rate:g}" for rate in sorted(cells.tried(row.key, column.value, "lr")))
         found.append(
-            f"{cells.title(key)} is within {100 * NEAR:g} % of its best ({best:.3g}{unit}) at the {SETTINGS['lr']}s "
-            f"{words}, of {', '.join(f'{rate:g}' for rate in means)}."
+            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({best:.3g}{unit}) at the {words}, "
+            f"of {tried}."
         )
     return found
 
 
-def _mean_of(runs: pd.DataFrame, cells: Cells) -> float | None:
-    """The mean of a setting's runs; none where one of them diverged."""
-    values: Values = dict(
-        zip(runs.seed, runs[cells.metric.name].where(runs.state == "done", float("inf")), strict=True)
-    )
-    return None if diverging(values) else mean(list(values.values()))
+def _carried_over(cells: Cells) -> list[str]:
+    """How much worse than its own best rate each column does at the best rate of the first."""
+    found = []
+    for row in cells.curve_rows:
+        columns = [(column, means) for each, column, means in _means_by_rate(cells) if each == row]
+        if len(columns) < 2:
+            continue
+        best = {column: _best_rate(means, cells.metric) for column, means in columns}
+        rates = ", ".join(f"{rate:g} at {column.title}" for column, rate in best.items())
+        (first, _), (last, means) = columns[0], columns[-1]
+        carried = means.get(best[first])
+        if carried is None:
+            cost = f"at {last.title} the best rate of {first.title} was not tried or diverged"
+        else:
+            loss = abs(carried - means[best[last]])
+            cost = f"at {last.title} the best rate of {first.title} costs {digits(loss)} {cells.metric.points}"
+        found.append(f"{row.title} has its best learning rate at {rates}: {cost}.")
+    return found
+
+
+def _means_by_rate(cells: Cells) -> list[tuple[Row, Column, dict[float, float]]]:
+    """Of each row and column whose search has several rates, the mean at each; none where a run diverged.
+
+    Over the seeds that all rates have: more of the best one would compare other runs.
+    """
+    found = []
+    for row in cells.curve_rows:
+        for column in _judged(cells):
+            tried = cells.tried(row.key, column.value, "lr") if (row.key, column.value) in cells.chosen else {}
+            seeds = set.intersection(*map(set, tried.values())) if tried else set()
+            kept = {rate: [values[seed] for seed in seeds or values] for rate, values in tried.items()}
+            means = {rate: mean(values) for rate, values in kept.items() if all(map(math.isfinite, values))}
+            if len(tried) > 1 and means:
+                found.append((row, column, means))
+    return found
+
+
+def _best_rate(means: Mapping[float, float], metric: Metric) -> float:
+    return min(means, key=lambda rate: metric.sign * means[rate])
+
+
+def _place(row: Row, column: Column) -> str:
+    return f"{row.title}, {column.title}," if column.value else row.title
+
+
+_COMPARED: Mapping[str, Callable[[Cells], list[str]]] = {
+    "differences": _differences,
+    "good-range": _good_ranges,
+    "carries-over": _carried_over,
+}

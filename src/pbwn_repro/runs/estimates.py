@@ -26,12 +26,15 @@ from pbwn_repro.data import DataSet, MemorySplit, original
 from pbwn_repro.data.cache import cache_root
 from pbwn_repro.data.generated import SHAPES, STORED_PREFIX
 from pbwn_repro.data.published import KNOWN_SETS
+from pbwn_repro.data.text import LENGTHS, TEST_SHARE, TextSet
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.importing import is_own
 from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 from pbwn_repro.tasks import AnySet, describe
 
+USUAL_TEXT = 1_000_000  # characters of a text that is not known
+USUAL_ALPHABET = 96
 LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
 
 
@@ -67,7 +70,10 @@ class NetworkCost(NamedTuple):
 def effort(config: RunConfig, cost: NetworkCost | None = None, dataset: AnySet | None = None) -> Effort:
     """What a configuration amounts to; `cost` is that of its network, where that is known already."""
     cost = cost or network_cost(config, dataset)
-    counts = describe(config, dataset, Processes()).counts if dataset else _shape(config.data.name).counts
+    if dataset or config.data.context is not None:
+        counts = describe(config, dataset or _blank(config), Processes()).counts
+    else:
+        counts = _shape(config.data.name).counts
     steps_per_epoch = max(1, sum(counts[split] for split in config.data.train) // config.batch_size)
     steps = config.steps or (config.epochs or 0) * steps_per_epoch
     tests = max(1, steps // (config.evaluate_every or steps_per_epoch))
@@ -82,7 +88,7 @@ def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCos
 
     Without its data, they are taken to be of the usual shape for their name.
     """
-    met = describe(config, dataset or _black(config), Processes())
+    met = describe(config, dataset or _blank(config), Processes())
     network = models.find(config.model)
     arguments = {**network.accepted(met.told), **network.start(config.method, config.init), **config.model_options}
     try:
@@ -122,8 +128,13 @@ class _Shape(NamedTuple):
     counts: Mapping[str, int]
 
 
-def _black(config: RunConfig) -> DataSet:
-    """One black image in the shape of a set, which need not be here."""
+def _blank(config: RunConfig) -> AnySet:
+    """One black image in the shape of a set, or an empty text of its length, which need not be here."""
+    if config.data.context is not None:
+        length = LENGTHS.get(config.data.name, USUAL_TEXT)
+        parts = {config.data.test: length // TEST_SHARE, **dict.fromkeys(config.data.train, length)}
+        blanks = {name: torch.zeros(1, dtype=torch.int32).expand(count) for name, count in parts.items()}
+        return TextSet("blank", blanks, (" ",) * USUAL_ALPHABET, "nowhere", "")
     shape = _shape(config.data.name)
     black = MemorySplit(torch.zeros(1, *shape.image, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
     return DataSet("black", {config.data.test: black}, ("black",) * shape.classes, "nowhere")
@@ -147,7 +158,7 @@ def _shape(name: str) -> _Shape:
 # One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}
 _GPU_PROBES = {"convolutional": ("vgg-e", (128, 3, 32, 32)), "linear": ("mlp", (4096, 1, 32, 32))}
-_LINEAR = ("mlp", "ladder")
+_LINEAR = ("mlp", "ladder", "char-gpt")
 _STARTING = 1.0  # seconds until a run takes its first step
 _LINES = 200  # of a run's times: enough for a median
 
@@ -177,7 +188,8 @@ class Speeds:
         """What a configuration amounts to; data that are not known by name have to be there."""
         if dataset is not None:
             return effort(config, dataset=dataset)
-        key = json.dumps([_network(config), config.batch_size, config.data.normalisation, config.data.labels])
+        data = config.data
+        key = json.dumps([_network(config), config.batch_size, data.normalisation, data.labels, data.context])
         found = self._kept("costs", key, lambda: list(network_cost(config)))
         return effort(config, NetworkCost(*found))
 

@@ -14,6 +14,7 @@ from pbwn_repro.data import DataError, DataSet, TextSet, UnknownSetError, is_tex
 from pbwn_repro.data.cache import Store, cache_root
 from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.loading import PLACES, absolute, find_source
+from pbwn_repro.data.text import SHAKESPEARE, find_shakespeare
 from pbwn_repro.errors import UsageError
 from pbwn_repro.models import recipe
 from pbwn_repro.tasks import AnySet
@@ -197,6 +198,8 @@ class Sources:
         """Whether the set can be had without a download."""
         source = self.source_of(name)
         found = find_source(source, self.data_dir)
+        if source == SHAKESPEARE and self.data_dir is None:
+            return find_shakespeare(Store(cache_root(self.cache_dir), source).files) is not None
         if found is None:
             return source != "imagenet" or self.data_dir is not None
         if self.data_dir is not None or source != name:

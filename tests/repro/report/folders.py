@@ -2,10 +2,11 @@
 
 import json
 
-from pbwn_repro.catalog import ARTEFACTS, Plan
+from pbwn_repro.catalog import Plan, find
 from pbwn_repro.config import read_config
 from pbwn_repro.runs.folder import RunFolder, to_json
 from pbwn_repro.runs.resolution import complete
+from pbwn_repro.tasks import metric_of
 
 STEPS_PER_EPOCH = 20
 ENVIRONMENT = {
@@ -27,7 +28,7 @@ def config_of(plan, *, data=None):
 def plans(artefact, scale="paper", *, seeds=1, **labels):
     """The planned runs with these labels, such as method='pbwn'."""
     only = {name: [str(value)] for name, value in labels.items()}
-    return ARTEFACTS[artefact].plans(scale, seeds=seeds, only=only)
+    return find(artefact).plans(scale, seeds=seeds, only=only)
 
 
 def own_plan(**wishes):
@@ -48,7 +49,8 @@ def write_run(
 ):
     """Write the folder of a run whose test error and training loss go through these values, evenly spread.
 
-    Each is the value at the end of its share of the epochs. `state` may be done, unfinished or diverged.
+    Where the task is judged by another metric, `errors` are its values. Each is the value at the end of its share of
+    the epochs. `state` may be done, unfinished or diverged.
     """
     config = config_of(plan, data=data)
     folder = RunFolder.of(config, root, plan.artefact, plan.scale)
@@ -62,7 +64,7 @@ def write_run(
         if step % config.log_every == 0 or step == steps:
             lines.append({"step": step, "loss": _at(losses, step, steps)})
         if step % every == 0 or step == steps:
-            line = {"step": step, "epoch": step / STEPS_PER_EPOCH, "test_error": _at(errors, step, steps)}
+            line = {"step": step, "epoch": step / STEPS_PER_EPOCH, metric_of(config).name: _at(errors, step, steps)}
             line |= {"test_top5_error": _at(top5, step, steps)} if top5 else {}
             line |= {"test_loss": 1.0, "weight_norms": [0.5, 0.8, 1.0, 1.1, 2.0]}
             line |= {} if config.method in ("normal", "wn") else {"deviation": 1e-7}
@@ -94,11 +96,12 @@ def section(report, artefact, scale="paper", **variant):
 
 
 def _result(config, evaluations, steps):
-    best = min(evaluations, key=lambda line: line["test_error"])
+    name = metric_of(config).name
+    best = min(evaluations, key=lambda line: line[name])
     return {
         **{"run": config.hash, "steps": steps, "skipped_steps": 0, "parameters": 10, "constrained_weights": 2},
-        **{"test_error": evaluations[-1]["test_error"], "test_error_exported": evaluations[-1]["test_error"]},
-        **{"best_test_error": best["test_error"], "best_step": best["step"]},
+        **{name: evaluations[-1][name], f"{name}_exported": evaluations[-1][name]},
+        **{f"best_{name}": best[name], "best_step": best["step"]},
         **{"test_top5_error": evaluations[-1].get("test_top5_error")},
         **{"deviation": None, "deviation_exported": None},
     }

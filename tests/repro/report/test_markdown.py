@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -162,8 +163,41 @@ def test_where_all_runs_are_there_a_claim_says_how_many_seeds_would_decide_it(tm
         for plan in plans("figure-2b", seeds=5, interval=interval, sizes="paper", init="paper"):
             error = 1.1 + plan.labels["seed"] / 10 if interval == 100 else 1.0
             write_run(tmp_path, plan, errors=(9.0, error))
-    words = "Missing: with the spread of these runs, about 20 seeds would decide it, 75 runs more, minutes of a GPU: "
-    assert f"{words}`pbwn reproduce figure-2b --scale paper --seeds 20`." in whole(collect(tmp_path))
+    words = (
+        "Missing: with the spread found so far, about 20 seeds would decide the comparisons that have an interval and "
+        "are open: 30 runs more, minutes of a GPU: "
+    )
+    command = "`pbwn reproduce figure-2b --scale paper --seeds 20 --only interval=1,interval=100`."
+    assert words + command in whole(collect(tmp_path))
+
+
+def test_a_claim_on_the_first_and_the_last_column_misses_the_runs_of_these_alone(report):
+    [missing] = [line for line in whole(report).splitlines() if "depth=20,depth=110" in line]
+    assert "of this scale's protocol (" in missing
+    assert "depth 110: 3" in missing
+    assert "depth 56" not in missing
+
+
+def test_what_is_missing_is_priced_in_core_hours_where_the_runs_tell_their_times(tmp_path):
+    for method in ("normal", "pbwn"):
+        for plan in plans("table-8", "short", seeds=2, method=method, labels=20, denoising="authors", init="paper"):
+            folder = write_run(tmp_path, plan)
+            (folder / "timing.jsonl").write_text('{"step": 100, "seconds": 0.024}\n')
+    [line] = [line for line in whole(collect(tmp_path)).splitlines() if line.startswith("Missing: ")]
+    # 15,000 iterations of 24 ms are 6 minutes with 20 labels; with more labels an iteration has more FLOPs.
+    found = re.search(r"14 runs of this scale's protocol .* or ([\d.]+) core-hours at the speed of these runs", line)
+    assert 14 * 0.1 < float(found[1]) < 14 * 0.2
+
+
+def test_of_a_search_that_was_hardly_begun_the_price_of_the_settings_with_runs_is_told_too(tmp_path):
+    for method in ("normal", "pbwn"):
+        labels = {"labels": 20, "lr": 0.001, "weight_decay": 0.0001, "denoising": "authors", "init": "paper"}
+        for plan in plans("table-8", seeds=2, method=method, **labels):
+            write_run(tmp_path, plan)
+    text = whole(collect(tmp_path))
+    assert "Missing: 536 runs of this scale's protocol" in text
+    assert "At the setting that has runs already, 56 runs are left, about" in text
+    assert ": `--only lr=0.001,weight_decay=0.0001`." in text
 
 
 def test_the_table_of_the_readme_carries_what_has_to_be_known_of_a_test(report, tmp_path):

@@ -291,7 +291,7 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     assert compared.startswith("The test error of PBWN is 1.30 points lower than that of Normal (95 % interval ")
     assert compared.endswith("paired t, 3 pairs by seed). It is the best of 3 and of 3 settings.")
     assert [first, second] == [
-        "Normal is within 5 % of its best (10.4 %) at the learning rates 0.1 alone, of 0.1, 0.3, 1.",
+        "Normal is within 5 % of its best (10.4 %) at the learning rate 0.1 alone, of 0.1, 0.3, 1.",
         "PBWN is within 5 % of its best (9.1 %) at the learning rates 0.1 to 0.3, a factor of 3, of 0.1, 0.3, 1.",
     ]
     assert [plot for plot in longer.plots if plot.name == f"{longer.anchor}-search"]
