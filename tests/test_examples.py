@@ -67,6 +67,7 @@ def test_the_methods_are_compared_on_a_model_of_ones_own(capsys):
     assert len(set(errors)) > 2  # the methods differ
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed training")
 def test_a_sharded_model_trains_under_torchrun():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

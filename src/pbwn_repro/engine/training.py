@@ -126,8 +126,8 @@ class Training:
             raise ConfigError(f"model_options.{min(clash)}: the data tell it, it cannot be set")
         try:
             model = self._network.build(**told, **{**start, **config.model_options})
-        except TypeError as error:
-            if not config.model_options:
+        except (TypeError, ValueError) as error:
+            if not config.model_options or isinstance(error, UsageError):
                 raise
             raise ConfigError(f"model_options: {error}") from error
         with _blaming_the_model(config):

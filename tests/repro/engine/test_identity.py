@@ -286,7 +286,9 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("scenario", TRAINED)
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=pytest.mark.long) if "sharded" in name else name for name in TRAINED]
+)
 def test_how_often_a_run_is_observed_changes_neither_its_model_nor_its_error(scenario, tmp_path):
     models, errors = set(), set()
     for words, observation in OBSERVED.items():

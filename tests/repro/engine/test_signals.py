@@ -9,7 +9,7 @@ from storm import contents, digits_config, run
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path, number, processes):
     config = digits_config(model="resnet-8", method="pbwn-t5", processes=processes, checkpoint_every=None)
     run(config, tmp_path / "whole")

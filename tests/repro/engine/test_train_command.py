@@ -184,6 +184,15 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
         (("--model", "mlp", "--data", "digits", "--device", "cpu:3"), "there is auto, cpu, cuda, cuda:<number>"),
         (("--model", "mlp", "--data", "digits", "--set", "model_options.foo=5"), "mlp has no option 'foo'"),
         (("--model", "mlp", "--data", "digits", "--set", "model_options.num_classes=3"), "the data tell it"),
+        (
+            (
+                *("--model", "ladder", "--data", "digits", "--labels", "20"),
+                "--set",
+                "model_options.hidden_sizes=[24, 12]",
+            ),
+            "denoising_weights for 2 hidden_sizes",
+        ),
+        (("--model", "mlp", "--data", "digits", "--batch-size", "5000"), "lower batch_size"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=5"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=train"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=[]"), "data.train"),

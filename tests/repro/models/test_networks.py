@@ -85,7 +85,13 @@ def test_a_flat_network_reads_channels_last_images_alike(name: str) -> None:
     torch.testing.assert_close(model(images.contiguous(memory_format=torch.channels_last)), model(images))
 
 
-@pytest.mark.parametrize(("name", "size"), SMALL)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(*case, marks=pytest.mark.long) if case[0] in ("inception", "imagenet-resnet-50") else case
+        for case in SMALL
+    ],
+)
 def test_compiled_without_code_generation_it_gives_the_same_scores(name: str, size: int) -> None:
     torch.manual_seed(0)
     model = build(name, num_classes=4, in_channels=1, image_size=size).eval()

@@ -118,7 +118,7 @@ def test_files_beside_the_runs_are_not_runs(tmp_path, runs):
     assert collect(tmp_path).left_out == {}
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_flipped_bit_in_the_metrics_never_ends_the_report(tmp_path_factory, data):
     root = tmp_path_factory.mktemp("runs")
@@ -135,7 +135,7 @@ def test_a_flipped_bit_in_the_metrics_never_ends_the_report(tmp_path_factory, da
         assert cell_at(report.sections[0], "PBWN", "Res-20").ours.values == (8.0,)
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(["config.json", "result.json"]))
 def test_a_flipped_bit_is_named_or_changes_nothing_that_is_shown(tmp_path_factory, data, name):
     root = tmp_path_factory.mktemp("runs")
