@@ -113,20 +113,19 @@ def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, ra
     for rows, old, length in blocks(axes.neuron_dims, axes.rows(weight), axes.rows(before), lengths):
         start = old.to(dtype)
         update = rows.to(dtype) - start
-        size = _norms(update, axes.neuron_dims)
+        start_size, size = _norms(start, axes.neuron_dims), _norms(update, axes.neuron_dims)
+        along = (start * update).flatten(axes.neuron_dims).sum(-1) / start_size  # the update's part along the weights
+        across = roots((size - along.abs()).clamp(min=0)) * roots(size + along.abs())
         if rate is None:
-            start_size = _norms(start, axes.neuron_dims)
-            dots = (start * update).flatten(axes.neuron_dims).sum(-1)
-            moved = start + update - per_row((dots / start_size / start_size).nan_to_num_(0, 0, 0), start) * start
+            kept, multiple = 1 - along / start_size, torch.ones_like(size)
         else:
-            moved = start + per_row(rate * length / size, start) * update
-        factors = length / _norms(moved, axes.neuron_dims)
-        projected = moved * per_row(factors, start)
-        stays = (size == 0) | ~size.isfinite() | ~factors.isfinite()
-        if rate is not None:
-            stays = stays | (torch.as_tensor(rate, device=weight.device) == 0)
-        result = projected.where(~per_row(stays, start), start)
-        rows.copy_(result.where(per_row(length > 0, start), rows.to(dtype)))
+            kept, multiple = torch.ones_like(size), rate * length / size
+        factors = length / torch.hypot(kept * start_size + multiple * along, multiple * across)
+        moves = (size > 0) & size.isfinite() & (multiple != 0) & (factors > 0) & factors.isfinite()
+        kept, multiple = (kept * factors).where(moves, 1), (multiple * factors).where(moves, 0)
+        update = update.where(per_row(moves, start), 0)
+        moved = per_row(kept, start) * start + per_row(multiple, start) * update
+        rows.copy_(moved.where(per_row(length > 0, start), rows.to(dtype)))
     return weight
 
 

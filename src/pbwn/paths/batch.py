@@ -35,6 +35,9 @@ BACKENDS = ("auto", "torch", "numba", "compile")
 class Path(Protocol):
     """Weights that are projected together; whoever keeps it makes sure that they stay where they are."""
 
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+
     def project_(self, *, look: bool = False) -> None:
         """Project all weights in place: equation (10)."""
 
@@ -75,7 +78,17 @@ class Batch:
         self._masters = masters or {}
         self._backend: Backend = backend
         self._on_change = on_change
+        self._factors: Mapping[str, float] = {}
         self._plan: _Plan | None = None
+
+    def scale_radii(self, factors: Mapping[str, float]) -> None:
+        """Multiply the radii that were given by these factors, by the weight's name, from now on."""
+        if factors == self._factors:
+            return
+        refuse_misfits(self._constraint, self._weights, factors)
+        self._factors = dict(factors)
+        if self._plan is not None:
+            self._plan.scale_radii_([factors.get(weight.name, 1.0) for weight in self._weights])
 
     def project_(self, *, look: bool = False) -> None:
         """Project all weights, in place: equation (10).
@@ -93,7 +106,7 @@ class Batch:
         plan = self._current_plan()
         for weight, tensor in zip(self._weights, plan.stored, strict=True):
             norms, tolerance = dtensor.row_norms(tensor, weight.axes), TOLERANCE[tensor.dtype]
-            radii = self._radii_of(weight)
+            radii = self._radii_of(weight) * self._factors.get(weight.name, 1.0)
             factors = functional.safe_factors(self._constraint, norms, radii, leave_within=tolerance)
             if dtensor.is_sharded(tensor):
                 shard = dtensor.Shard.of(tensor, weight.axes)
@@ -149,6 +162,8 @@ class Batch:
             masters = [self._masters.get(weight.name) for weight in self._weights]
             with torch.inference_mode(False), torch.no_grad():  # the plan outlives the mode that it is made in
                 plan = self._plan = _Plan(self._weights, masters, radii, self._constraint, self._backend)
+                if self._factors:
+                    plan.scale_radii_([self._factors.get(weight.name, 1.0) for weight in self._weights])
         return plan
 
 
@@ -195,6 +210,12 @@ class _Plan:
             and all(find() is kept for find, kept in self._masters)
             and self._whereabouts.hold()
         )
+
+    @torch.no_grad()
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        for path, indices in zip(self.paths, self.indices, strict=True):
+            path.scale_radii_([factors[index] for index in indices])
 
     @torch.no_grad()
     def finish_(self) -> None:

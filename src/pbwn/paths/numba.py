@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.paths.torch import Entry, Rates, is_laid_out_like, tangent_gradient_
+from pbwn.paths.torch import Entry, Rates, is_laid_out_like, scaled, tangent_gradient_
 
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
@@ -46,7 +46,7 @@ class NumbaPath:
         self._entries = list(entries)
         self._elements = np.empty(0, _ELEMENTS[entries[0].weight.dtype])  # tells the loops the dtype
         self._addresses = np.array([entry.weight.data_ptr() for entry in entries], np.int64)
-        self._radii = np.concatenate([entry.row_radii.flatten().numpy() for entry in entries])
+        self._first_radii = self._radii = np.concatenate([entry.row_radii.flatten().numpy() for entry in entries])
         self._is_ball = isinstance(constraint, MaxNorm)
         self._bytes = sum(entry.weight.nbytes for entry in entries)
         self._tables: dict[int, list[np.ndarray]] = {}
@@ -61,6 +61,12 @@ class NumbaPath:
         if not _has_contiguous_rows(tensor, axes):
             return f"with strides {tensor.stride()} its rows are not contiguous in memory"
         return None
+
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        self._entries = scaled(self._entries, factors)
+        neurons = [prod(entry.axes.neuron_shape(tuple(entry.weight.shape))) for entry in self._entries]
+        self._radii = self._first_radii * np.repeat(factors, neurons)
 
     def project_(self, *, look: bool = False) -> None:
         """Project all weights in place: equation (10)."""

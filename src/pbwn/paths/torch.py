@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -44,6 +44,7 @@ class Entry:
         weight: the tensor that the next step starts from: the parameter, this process's shard of it, a master copy.
         axes: the axes of that tensor.
         radii: the norm of each row, one for all of them or one each; a row whose radius is 0 is free.
+        factor: what the radii are multiplied by now, where they change over the steps.
         get_gradient: looks up the gradient that belongs to that tensor; None where there is none.
         set_gradient: puts another gradient in its place.
     """
@@ -54,12 +55,14 @@ class Entry:
     radii: float | Tensor
     get_gradient: Callable[[], Tensor | None]
     set_gradient: Callable[[Tensor], None]
+    factor: float = 1.0
 
     @property
     def row_radii(self) -> Tensor:
         """The radii, one for each row, in float64."""
         shape, dtype = self.axes.neuron_shape(tuple(self.weight.shape)), functional.wide_dtype(self.weight)
-        return torch.as_tensor(self.radii, dtype=dtype, device=self.weight.device).expand(shape)
+        radii = torch.as_tensor(self.radii, dtype=dtype, device=self.weight.device).expand(shape)
+        return radii if self.factor == 1 else radii * self.factor
 
 
 class FunctionalPath:
@@ -68,6 +71,10 @@ class FunctionalPath:
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
         self._entries = list(entries)
         self._constraint = constraint
+
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        self._entries = scaled(self._entries, factors)
 
     def project_(self, *, look: bool = False) -> None:
         """Project all weights in place: equation (10)."""
@@ -103,12 +110,23 @@ class TorchPath:
         self._radii = torch.cat(radii).to(self._dtype)
         self._is_free = self._radii == 0
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
+        self._first_radii = self._radii.clone()
         self._norms = torch.empty_like(self._radii)
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
         # A ball's rows that are too long to be measured land outside it, for the next projection.
         self._limits = _LIMITS[self._dtype]
         if isinstance(constraint, MaxNorm):
             self._limits = (constraint.limit * 2.0**-64, 1.0)
+
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        self._entries = scaled(self._entries, factors)
+        if len(set(factors)) == 1:  # nearly always: one function for all weights
+            torch.mul(self._first_radii, factors[0], out=self._radii)
+            return
+        parts = zip(self._first_radii.split(self._counts), self._radii.split(self._counts), factors, strict=True)
+        for first, radii, factor in parts:
+            torch.mul(first, factor, out=radii)
 
     def project_(self, *, look: bool = False) -> None:
         """Project all weights in place: equation (10).
@@ -170,10 +188,12 @@ class TorchPath:
             part.mul_(rate)
         stays = (multiples == 0).masked_fill_(self._is_free, False)
         multiples.masked_fill_(self._is_free, 1.0)
+        clear = self._may_be_any(is_broken)
         parts = zip(self._rows, before, is_broken.split(self._counts), multiples.split(self._counts), strict=True)
         for rows, old, broken, multiple in parts:
             for update, start, is_bad, factor in rows.beside([old], [broken, multiple]):
-                update.masked_fill_(is_bad, 0.0)
+                if clear:
+                    update.masked_fill_(is_bad, 0.0)
                 torch.addcmul(start, update, factor, out=update)
         return stays
 
@@ -188,12 +208,19 @@ class TorchPath:
         self._combine_(self._norms, dots)
         is_broken = dots.isfinite().logical_or_(self._is_free).logical_not_()
         dots.div_(self._norms).div_(self._norms).sub_(1.0).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
+        dots.masked_fill_(is_broken, -1.0)  # nothing but the start
+        clear = self._may_be_any(is_broken)
         parts = zip(self._rows, before, is_broken.split(self._counts), dots.split(self._counts), strict=True)
         for rows, old, broken, multiple in parts:
             for row, start, is_bad, factor in rows.beside([old], [broken, multiple]):
-                torch.where(is_bad, start, row, out=row)
+                if clear:
+                    row.masked_fill_(is_bad, 0.0)
                 row.addcmul_(start, factor, value=-1)
         return is_broken
+
+    def _may_be_any(self, rows: Tensor) -> bool:
+        """Whether there is one in a mask of rows, as far as that is seen without waiting for a device."""
+        return not self._is_cpu or bool(rows.any())
 
     def _measure_(self) -> None:
         for rows in self._rows:
@@ -281,6 +308,11 @@ class Rows:
 
     def _cut(self, rows: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
         return functional.blocks(self._axes.neuron_dims, rows, *others) if self._in_blocks else [(rows, *others)]
+
+
+def scaled(entries: Sequence[Entry], factors: Sequence[float]) -> list[Entry]:
+    """The same weights, their radii multiplied by these factors."""
+    return [replace(entry, factor=factor) for entry, factor in zip(entries, factors, strict=True)]
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:
