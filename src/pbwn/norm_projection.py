@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from numbers import Integral
 from threading import RLock
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from pbwn.paths.batch import Backend, Batch
 from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, scheduled_radii, schedules
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
 from pbwn.selection.names import named_parameters
+from pbwn.selection.table import plural
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
@@ -380,7 +382,10 @@ class NormProjection:
         return f"{self._settings()}, backend {used}\n{self._selection}"
 
     def __repr__(self) -> str:
-        return f"<NormProjection: {len(self._selection.constrained):,} weights, {self._settings()}>"
+        return f"<NormProjection: {plural(len(self._selection.constrained), 'weight')}, {self._settings()}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
         bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None, before=None) for driver in self._drivers]

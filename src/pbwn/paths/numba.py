@@ -9,11 +9,13 @@ Importing this imports numba. The loops are compiled when they are first needed,
 from __future__ import annotations
 
 import functools
+import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from pbwn.paths.torch import Entry, Rates, is_laid_out_like, scaled, tangent_gra
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
 
+_log = logging.getLogger("pbwn")
 _ELEMENTS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}
 _SHARED_BYTES = 4 * 1024 * 1024  # less than this is done before a second thread would have started
 # A line of the table: COUNT rows of LENGTH elements, STRIDE apart. OFFSET is that of the first in its weight, NEURON
@@ -91,7 +94,8 @@ class NumbaPath:
         turns = np.array([] if rates is None else [float(rate) for rate in rates], np.float64)
         self._run(_step, self._addresses, starts, self._radii, turns)
 
-    def _run(self, loop: Callable[..., None], *arguments: Any) -> None:
+    def _run(self, loop: Any, *arguments: Any) -> None:
+        _announce_compiling(loop)
         threads = torch.get_num_threads() if self._bytes >= _SHARED_BYTES else 1
         if threads not in self._tables:
             self._tables[threads] = _tables(self._entries, threads)
@@ -100,6 +104,13 @@ class NumbaPath:
         loop(self._elements, mine, *arguments)
         for future in shared:
             future.result()
+
+
+@functools.cache
+def _announce_compiling(loop: Any) -> None:
+    """Say so where a loop is about to be compiled for the first time on this machine, since that takes seconds."""
+    if not any(Path(loop.stats.cache_path).glob(f"*{loop.__name__}*.nbi")):
+        _log.warning("compiling the projection for this CPU, which takes some seconds; the result is kept on disk")
 
 
 @functools.cache
