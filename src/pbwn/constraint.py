@@ -17,7 +17,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, tor
 Schedule: TypeAlias = Callable[[int], float]
 Radius: TypeAlias = 'float | Literal["initial", "sqrt-fan-in"] | Schedule'
 _RADIUS_WORDS = ("initial", "sqrt-fan-in")
-_SCHEDULED = (1e-15, 1e15)  # radii that every path divides by norms without a second look
+_SCHEDULED = (1e-15, 1e15)  # radii whose quotients with norms are in the range of every path
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +123,7 @@ def smallest_length(dtype: torch.dtype, fan_in: int) -> float:
     return torch.finfo(dtype).tiny * math.sqrt(fan_in)
 
 
-def misfit(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
+def mismatch(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
     """Say why so many weights of this dtype cannot have this norm, or None where they can.
 
     Weights of equal size have all their digits if each is a normal number of its dtype.

@@ -189,10 +189,12 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
-    paths.refuse_misfits(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
+    paths.refuse_mismatches(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
-    Batch(selection.constrained, constraint, radii, backend="torch").project_(look=True)  # once: not worth compiling
+    Batch(selection.constrained, constraint, radii, backend="torch").project_(
+        synchronize=True
+    )  # once: not worth compiling
     return selection
 
 
@@ -277,10 +279,10 @@ class NormProjection:
                     radii[copy.name] = dtensor.scatter(whole[copy.name], copy.tensor, copy.axes)
             # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
             backend: Backend = "torch" if self._backend == "torch" else "auto"
-            Batch(copies, self._constraint, radii, backend=backend).project_(look=True)
+            Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
             return
         for driver in self._drivers:
-            self._batch_at(driver, driver.steps).project_(look=True)
+            self._batch_at(driver, driver.steps).project_(synchronize=True)
             driver.projected = True
 
     def check(self) -> Certificate:
@@ -290,7 +292,7 @@ class NormProjection:
         """
         dtensor.reshard(self._model)
         weights = [weight for weight in self._selection.constrained if weight.found is not None]
-        paths.refuse_misfits(self._constraint, weights, self._radii)
+        paths.refuse_mismatches(self._constraint, weights, self._radii)
         paths.refuse_radii(weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
         there = set(map(id, self._model.parameters()))
@@ -409,9 +411,9 @@ class NormProjection:
                 driver.find_masters()
         if state is not None:
             self.load_state_dict(state)
-            paths.refuse_misfits(self._constraint, weights, self._radii)
+            paths.refuse_mismatches(self._constraint, weights, self._radii)
         else:
-            paths.refuse_misfits(self._constraint, weights, chosen_radii(self._constraint, weights))
+            paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             for driver in self._drivers if project else ():
                 self._batch_at(driver, 0).settle_()
@@ -545,8 +547,8 @@ def _nothing() -> None:
 class _Driver:
     """An optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
 
-    The optimizer holds the hooks, and they the projection. So this only refers to both: all of them go at once when the
-    user lets go of the optimizer.
+    The optimizer holds the hooks, and they the projection. So these are weak references: all of them are freed with the
+    optimizer.
     """
 
     weights: tuple[ConstrainedWeight, ...]
@@ -563,7 +565,7 @@ class _Driver:
 
     @property
     def is_hooked(self) -> bool:
-        """Whether its optimizer tells of its steps."""
+        """Whether its optimizer calls the hooks."""
         hooks = self.hooks()
         return hooks is not None and hooks.in_place
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from pbwn import functional
-from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, misfit
-from pbwn.layout import Whereabouts, is_plain, overlapping
+from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, mismatch
+from pbwn.layout import MemorySnapshot, is_plain, overlapping
 from pbwn.paths import dtensor
 from pbwn.paths.torch import Entry, FunctionalPath, Rates, TorchPath, has_usual_radii, norm_dtype
 from pbwn.selection import ConstrainedWeight
@@ -38,7 +38,7 @@ class Path(Protocol):
     def scale_radii_(self, factors: Sequence[float]) -> None:
         """Multiply the radii that each weight came with by a factor."""
 
-    def project_(self, *, look: bool = False) -> None:
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
 
     def tangent_(self) -> None:
@@ -85,19 +85,19 @@ class Batch:
         """Multiply the radii that were given by these factors, by the weight's name, from now on."""
         if factors == self._factors:
             return
-        refuse_misfits(self._constraint, self._weights, factors)
+        refuse_mismatches(self._constraint, self._weights, factors)
         self._factors = dict(factors)
         if self._plan is not None:
             self._plan.scale_radii_([factors.get(weight.name, 1.0) for weight in self._weights])
 
-    def project_(self, *, look: bool = False) -> None:
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights, in place: equation (10).
 
-        `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
         """
         plan = self._current_plan()
         for path in plan.paths:
-            path.project_(look=look)
+            path.project_(synchronize=synchronize)
         plan.finish_()
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class Batch:
             refuse_radii(self._weights, self._radii)
             radii = [self._radii_of(weight) for weight in self._weights]
             names = (weight.name for weight in self._weights)
-            refuse_misfits(self._constraint, self._weights, dict(zip(names, radii, strict=True)))
+            refuse_mismatches(self._constraint, self._weights, dict(zip(names, radii, strict=True)))
             masters = [self._masters.get(weight.name) for weight in self._weights]
             with torch.inference_mode(False), torch.no_grad():  # the plan outlives the mode that it is made in
                 plan = self._plan = _Plan(self._weights, masters, radii, self._constraint, self._backend)
@@ -186,7 +186,7 @@ class _Plan:
         self._rounded = [pair for pair in zip(self._parameters, self.stored, strict=True) if pair[0] is not pair[1]]
         self.sharded_weights = [weight for weight in weights if dtensor.is_sharded(weight.tensor)]
         self.sharded = [weight.tensor for weight in self.sharded_weights]
-        self._whereabouts = Whereabouts(self.stored)
+        self._memory = MemorySnapshot(self.stored)
         members = _members(weights, self.stored, radii)
         taken = _paths(members, backend)
         self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
@@ -208,7 +208,7 @@ class _Plan:
         return (
             all(map(is_, found, self._parameters))
             and all(find() is kept for find, kept in self._masters)
-            and self._whereabouts.hold()
+            and self._memory.is_unchanged()
         )
 
     @torch.no_grad()
@@ -352,7 +352,7 @@ def _numba_path() -> Any:
     return NumbaPath
 
 
-def refuse_misfits(
+def refuse_mismatches(
     constraint: Constraint, weights: Iterable[ConstrainedWeight], lengths: Mapping[str, float | Tensor]
 ) -> None:
     """Refuse weights without values, and those whose dtype cannot hold the norm that they are to have."""
@@ -364,7 +364,7 @@ def refuse_misfits(
             raise ValueError(f"weight {weight.name!r}: its dtype {tensor.dtype} is not supported")
         if isinstance(constraint, MaxNorm):
             length = min(constraint.limit, torch.finfo(tensor.dtype).max)  # beyond which nothing is ever shortened
-        found = misfit(length, tensor.dtype, weight.fan_in) if isinstance(length, float) else None
+        found = mismatch(length, tensor.dtype, weight.fan_in) if isinstance(length, float) else None
         if found is not None:
             raise ValueError(f"weight {weight.name!r}: {found}")
 

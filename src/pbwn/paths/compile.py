@@ -29,7 +29,7 @@ class CompiledPath:
         for entry, (_, _, radii) in zip(self._entries, self._weights, strict=True):
             radii.copy_(entry.row_radii)
 
-    def project_(self, *, look: bool = False) -> None:
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
         self._project()
 

@@ -35,7 +35,7 @@ _log = logging.getLogger("pbwn")
 _ELEMENTS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}
 _SHARED_BYTES = 4 * 1024 * 1024  # less than this is done before a second thread would have started
 # A line of the table: COUNT rows of LENGTH elements, STRIDE apart. OFFSET is that of the first in its weight, NEURON
-# its number among all neurons.
+# its index among all neurons.
 _WEIGHT, _OFFSET, _COUNT, _STRIDE, _LENGTH, _NEURON = range(6)
 
 
@@ -71,7 +71,7 @@ class NumbaPath:
         neurons = [prod(entry.axes.neuron_shape(tuple(entry.weight.shape))) for entry in self._entries]
         self._radii = self._first_radii * np.repeat(factors, neurons)
 
-    def project_(self, *, look: bool = False) -> None:
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
         self._run(_project, self._addresses, self._radii, self._is_ball)
 
@@ -119,7 +119,7 @@ def _threads(process: int) -> ThreadPoolExecutor:
 
 
 def _has_contiguous_rows(weight: Tensor, axes: Axes) -> bool:
-    """Whether the elements of each row fill a stretch of memory, in whatever order."""
+    """Whether the elements of each row fill a contiguous range of memory, in whatever order."""
     rows = axes.rows(weight.detach())
     expected = 1
     for dim in sorted(range(axes.neuron_dims, rows.ndim), key=rows.stride):
@@ -134,30 +134,35 @@ def _tables(entries: Sequence[Entry], shares: int) -> list[np.ndarray]:
     """The rows of all weights, shared out so that each thread has about as many elements."""
     share = -(-sum(entry.weight.numel() for entry in entries) // shares)
     tables: list[list[tuple[int, ...]]] = [[]]
-    room = share
+    remaining = share
     for weight, offset, count, stride, length, neuron in _lines(entries):
         while count:
-            if room <= 0:
+            if remaining <= 0:
                 tables.append([])
-                room = share
-            rows = min(count, -(-room // length))
+                remaining = share
+            rows = min(count, -(-remaining // length))
             tables[-1].append((weight, offset, rows, stride, length, neuron))
-            offset, count, neuron, room = offset + rows * stride, count - rows, neuron + rows, room - rows * length
+            offset, count, neuron, remaining = (
+                offset + rows * stride,
+                count - rows,
+                neuron + rows,
+                remaining - rows * length,
+            )
     return [np.array(lines, np.int64).reshape(-1, 6) for lines in tables]
 
 
 def _lines(entries: Sequence[Entry]) -> Iterator[tuple[int, ...]]:
     """The rows of all weights, those of a weight that are evenly spaced in one line."""
     neuron = 0
-    for index, entry in enumerate(entries):
+    for weight, entry in enumerate(entries):
         rows, neuron_dims = entry.axes.rows(entry.weight.detach()), entry.axes.neuron_dims
         if neuron_dims == 0:  # a whole matrix is one row
             rows, neuron_dims = rows.unsqueeze(0), 1
         *outer, count = rows.shape[:neuron_dims]
         length = prod(rows.shape[neuron_dims:])
         for place in product(*map(range, outer)):
-            offset = sum(number * stride for number, stride in zip(place, rows.stride(), strict=False))
-            yield index, offset, count, rows.stride(len(outer)), length, neuron
+            offset = sum(index * stride for index, stride in zip(place, rows.stride(), strict=False))
+            yield weight, offset, count, rows.stride(len(outer)), length, neuron
             neuron += count
 
 
@@ -214,9 +219,9 @@ def _(value, element):
 
 
 @njit(error_model="numpy", fastmath=_FAST)
-def _row(elements, table, line, number, addresses):
+def _row(elements, table, line, index, addresses):
     """A row of a line, in the tensors at these addresses."""
-    offset = table[line, _OFFSET] + number * table[line, _STRIDE]
+    offset = table[line, _OFFSET] + index * table[line, _STRIDE]
     address = addresses[table[line, _WEIGHT]] + offset * elements.itemsize
     return carray(_pointer(address), (table[line, _LENGTH],), elements.dtype)
 
@@ -257,9 +262,9 @@ def _norm(row):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def _project(elements, table, addresses, radii, is_ball):
     for line in range(table.shape[0]):
-        for number in range(table[line, _COUNT]):
-            row = _row(elements, table, line, number, addresses)
-            factor = radii[table[line, _NEURON] + number] / _norm(row)
+        for index in range(table[line, _COUNT]):
+            row = _row(elements, table, line, index, addresses)
+            factor = radii[table[line, _NEURON] + index] / _norm(row)
             if not 0.0 < factor < np.inf or (is_ball and factor >= 1.0):
                 continue  # zero, not finite, free, or inside the ball
             if 1e-30 < factor < 1e30:
@@ -276,16 +281,16 @@ def _tangent(elements, table, addresses, gradients, radii):
     for line in range(table.shape[0]):
         if gradients[table[line, _WEIGHT]] == 0:
             continue
-        for number in range(table[line, _COUNT]):
-            row = _row(elements, table, line, number, addresses)
-            gradient = _row(elements, table, line, number, gradients)
+        for index in range(table[line, _COUNT]):
+            row = _row(elements, table, line, index, addresses)
+            gradient = _row(elements, table, line, index, gradients)
             squares, products = _sums(row, gradient, 1.0)
             multiple = products / squares
             if not (1e-280 < squares < 1e300 and abs(products) < np.inf):
                 scale = _inverse_of_largest(row)
                 squares, products = _sums(row, gradient, scale)
                 multiple = products / squares * scale
-            if multiple == 0.0 or not abs(multiple) < np.inf or radii[table[line, _NEURON] + number] == 0.0:
+            if multiple == 0.0 or not abs(multiple) < np.inf or radii[table[line, _NEURON] + index] == 0.0:
                 continue  # tangent already, zero, not finite, or free
             for i in range(row.size):
                 gradient[i] = _narrow(_wide(gradient[i]) - multiple * _wide(row[i]), gradient[i])
@@ -295,10 +300,10 @@ def _tangent(elements, table, addresses, gradients, radii):
 def _step(elements, table, addresses, starts, radii, rates):
     """Take the tangent part of each update, or its direction times a rate, and project; norms follow from sums."""
     for line in range(table.shape[0]):
-        for number in range(table[line, _COUNT]):
-            row = _row(elements, table, line, number, addresses)
-            start = _row(elements, table, line, number, starts)
-            radius = radii[table[line, _NEURON] + number]
+        for index in range(table[line, _COUNT]):
+            row = _row(elements, table, line, index, addresses)
+            start = _row(elements, table, line, index, starts)
+            radius = radii[table[line, _NEURON] + index]
             if radius == 0.0:
                 continue  # free
             squares = along = size = 0.0

@@ -3,7 +3,7 @@
 Norms are accumulated in float32 for float32, bfloat16 and float16, in float64 for float64. Off the CPU nothing waits
 for the device, and nothing is allocated that grows with a weight. There, a row whose squares leave the range of that
 dtype, so that its norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and
-is on the sphere after the next projection. On the CPU, where a look at the norms is free, such a weight goes through
+is on the sphere after the next projection. On the CPU, where reading the norms is free, such a weight goes through
 `functional` at once.
 """
 
@@ -60,8 +60,7 @@ class Entry:
     @property
     def row_radii(self) -> Tensor:
         """The radii, one for each row, in float64."""
-        shape, dtype = self.axes.neuron_shape(tuple(self.weight.shape)), functional.wide_dtype(self.weight)
-        radii = torch.as_tensor(self.radii, dtype=dtype, device=self.weight.device).expand(shape)
+        radii = functional.per_neuron(self.radii, self.weight, self.axes)
         return radii if self.factor == 1 else radii * self.factor
 
 
@@ -76,7 +75,7 @@ class FunctionalPath:
         """Multiply the radii that each weight came with by a factor."""
         self._entries = scaled(self._entries, factors)
 
-    def project_(self, *, look: bool = False) -> None:
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
         for entry in self._entries:
             functional.project_(entry.weight, entry.axes, self._constraint, radii=entry.row_radii)
@@ -98,7 +97,7 @@ class FunctionalPath:
 class TorchPath:
     """Weights on one device whose norms are accumulated in one dtype."""
 
-    can_look = True  # whether a weight can go through `functional` by itself
+    has_fallback = True  # whether a weight can go through `functional` by itself
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint, dtype: torch.dtype | None = None) -> None:
         self._entries = list(entries)
@@ -128,13 +127,13 @@ class TorchPath:
         for first, radii, factor in parts:
             torch.mul(first, factor, out=radii)
 
-    def project_(self, *, look: bool = False) -> None:
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10).
 
-        `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
         """
         self._measure_()
-        unsafe = self._unsafe() if self.can_look and (look or self._is_cpu) else []
+        unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
         self._factors_()
         for index, rows in enumerate(self._rows):
             if index not in unsafe:
@@ -154,7 +153,7 @@ class TorchPath:
             if gradient is not None:
                 rows.dot(gradient, workspace, out)
         self._combine_(self._norms, dots)
-        unsafe = self._unsafe(dots) if self.can_look and self._is_cpu else []
+        unsafe = self._unsafe(dots) if self.has_fallback and self._is_cpu else []
         dots.div_(self._norms).div_(self._norms).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
         for index, (rows, gradient, multiples) in enumerate(members):
             if index in unsafe:
@@ -330,7 +329,7 @@ def has_usual_radii(entry: Entry) -> bool:
 
 
 def is_laid_out_like(gradient: Tensor, weight: Tensor) -> bool:
-    """Whether a gradient lies in the same memory as its weight, with the same shape, strides and dtype."""
+    """Whether a gradient has the shape, strides, dtype and device of its weight."""
     return (
         gradient.layout is torch.strided
         and gradient.shape == weight.shape
