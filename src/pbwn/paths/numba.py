@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import prod
@@ -94,7 +94,7 @@ class NumbaPath:
         turns = np.array([] if rates is None else [float(rate) for rate in rates], np.float64)
         self._run(_step, self._addresses, starts, self._radii, turns)
 
-    def _run(self, loop: Any, *arguments: Any) -> None:
+    def _run(self, loop: Callable[..., None], *arguments: Any) -> None:
         _announce_compiling(loop)
         threads = torch.get_num_threads() if self._bytes >= _SHARED_BYTES else 1
         if threads not in self._tables:
@@ -107,9 +107,9 @@ class NumbaPath:
 
 
 @functools.cache
-def _announce_compiling(loop: Any) -> None:
+def _announce_compiling(loop: Callable[..., None]) -> None:
     """Say so where a loop is about to be compiled for the first time on this machine, since that takes seconds."""
-    if not any(Path(loop.stats.cache_path).glob(f"*{loop.__name__}*.nbi")):
+    if not any(_CACHE.glob(f"*{loop.__name__}*.nbi")):
         _log.warning("compiling the projection for this CPU, which takes some seconds; the result is kept on disk")
 
 
@@ -330,3 +330,6 @@ def _step(elements, table, addresses, starts, radii, rates):
                 old = np.float64(_wide(start[i]))
                 update = np.float64(_wide(row[i])) - old
                 row[i] = _narrow(factor * (kept * old + multiple * update), row[i])
+
+
+_CACHE = Path(_project.stats.cache_path)  # the folder that compiled loops are kept in
