@@ -50,6 +50,7 @@ class Counting(TorchDispatchMode):
         name, read = str(function), {key: value for key, value in kwargs.items() if key != "out"}
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         inputs = [leaf for leaf in tree_leaves((args, read)) if isinstance(leaf, Tensor)]
+        inputs = inputs[1:] if name.startswith("aten.copy_") else inputs  # what is written is not read
         if function.is_view or not outputs:
             return result
         if not any(argument.alias_info and argument.alias_info.is_write for argument in function._schema.arguments):

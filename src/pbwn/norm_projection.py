@@ -69,7 +69,7 @@ def attach(
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
         step: what becomes of the optimizer's update: "plain" leaves it as it is, "tangent" removes its part along each
             neuron's weights, "angle" takes its direction alone and turns each neuron by about the learning rate, in
-            radians. The last two keep a copy of the constrained weights during each step.
+            radians. The last two keep a copy of the constrained weights.
         constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. Rows that
             are zero now stay free of a `UnitNorm`. A radius that is a function of the step is given again at resume;
             the step comes from the state.
@@ -395,7 +395,7 @@ class NormProjection:
 
     def _settings(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
-        step = "" if self._step == "plain" else f", {self._step} step (copies the constrained weights)"
+        step = "" if self._step == "plain" else f", {self._step} step (keeps a copy of the constrained weights)"
         return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
     def _start(self, optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None, *, project: bool) -> None:

@@ -124,8 +124,9 @@ class Batch:
 
     @torch.no_grad()
     def snapshot(self) -> list[Tensor]:
-        """Copies of all weights, as the next step starts from them."""
-        return [tensor.detach().clone() for tensor in self._current_plan().stored]
+        """Copies of all weights as the next step starts from them, in memory that is kept for the next snapshot."""
+        plan = self._current_plan()
+        return plan.snapshot_(plan.local)
 
     @torch.no_grad()
     def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
@@ -134,11 +135,10 @@ class Batch:
         `rates` holds the learning rate of each weight for the rule "angle", and is None for "tangent".
         """
         plan = self._current_plan()
-        starts = [dtensor.local(old.to(kept.dtype)) for old, kept in zip(before, plan.stored, strict=True)]
-        for path, indices in zip(plan.paths, plan.indices, strict=True):
-            path.step_(
-                [starts[index] for index in indices], None if rates is None else [rates[index] for index in indices]
-            )
+        if before is not plan.before:  # the plan is new: master weights were found, or a weight was replaced
+            plan.snapshot_(before)
+        for path, indices, starts in zip(plan.paths, plan.indices, plan.starts, strict=True):
+            path.step_(starts, None if rates is None else [rates[index] for index in indices])
         plan.finish_()
 
     def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:
@@ -188,6 +188,8 @@ class _Plan:
         self.sharded = [weight.tensor for weight in self.sharded_weights]
         self._memory = MemorySnapshot(self.stored)
         members = _members(weights, self.stored, radii)
+        self.local = [member.entry.weight.detach() for member in members]
+        self.before: list[Tensor] = []  # the weights before a step, if a step rule has asked for them
         taken = _paths(members, backend)
         self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
         together: dict[tuple[str, Hashable], list[int]] = {}
@@ -198,6 +200,15 @@ class _Plan:
         self.paths = [
             _make(path, [members[index] for index in indices], constraint) for (path, _), indices in together.items()
         ]
+
+    def snapshot_(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy these tensors, one for each weight, to where the paths find the weights before a step."""
+        if not self.before:
+            self.before = [torch.empty_like(weight) for weight in self.local]
+            self.starts = [[self.before[index] for index in indices] for indices in self.indices]
+        for kept, tensor in zip(self.before, tensors, strict=True):
+            kept.copy_(tensor)
+        return self.before
 
     def fits(self) -> bool:
         """Whether the weights are the same, and their memory is where it was, laid out as it was.

@@ -326,10 +326,16 @@ def _step(elements, table, addresses, starts, radii, rates):
                 for i in range(row.size):
                     row[i] = start[i]
                 continue
-            for i in range(row.size):
-                old = np.float64(_wide(start[i]))
-                update = np.float64(_wide(row[i])) - old
-                row[i] = _narrow(factor * (kept * old + multiple * update), row[i])
+            kept, multiple = factor * kept, factor * multiple
+            if multiple < 1e30 and 1e-30 < factor < 1e30:
+                scalar, other = _scalar(kept, row[0]), _scalar(multiple, row[0])
+                for i in range(row.size):
+                    old = _wide(start[i])
+                    row[i] = _narrow(scalar * old + other * (_wide(row[i]) - old), row[i])
+            else:  # beyond float32
+                for i in range(row.size):
+                    old = np.float64(_wide(start[i]))
+                    row[i] = _narrow(kept * old + multiple * (_wide(row[i]) - old), row[i])
 
 
 _CACHE = Path(_project.stats.cache_path)  # the folder that compiled loops are kept in

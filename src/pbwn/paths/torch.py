@@ -111,6 +111,7 @@ class TorchPath:
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
         self._first_radii = self._radii.clone()
         self._norms = torch.empty_like(self._radii)
+        self._before: Sequence[Tensor] | None = None
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
         # A ball's rows that are too long to be measured land outside it, for the next projection.
         self._limits = _LIMITS[self._dtype]
@@ -168,54 +169,64 @@ class TorchPath:
         `before` holds the weights as they were, `rates` the learning rate of each for the rule "angle", and None for
         "tangent". An update too small for its square counts as zero.
         """
-        stays = self._take_tangent_(before) if rates is None else self._take_angle_(before, rates)
+        if before is not self._before:
+            self._keep_views(before)
+        stays = self._take_tangent_() if rates is None else self._take_angle_(rates)
         self._measure_()
         self._factors_()
         self._norms.masked_fill_(stays, 1.0)
         for rows in self._rows:
             rows.scale_()
 
-    def _take_angle_(self, before: Sequence[Tensor], rates: Sequence[float | Tensor]) -> Tensor:
+    def _keep_views(self, before: Sequence[Tensor]) -> None:
+        """Make the views that step rules need: of rows, of the same rows before the step, and of values for each."""
+        self._before = before
+        self._multiples, self._is_broken = torch.empty_like(self._norms), torch.empty_like(self._is_free)
+        parts = [each.split(self._counts) for each in (self._multiples, self._is_broken, self._norms)]
+        self._steps: list[tuple[Tensor, ...]] = []
+        self._measure_starts: list[Callable[[], object]] = []
+        for rows, old, multiples, is_broken, norms in zip(self._rows, before, *parts, strict=True):
+            self._steps += rows.beside([old], [multiples, is_broken])
+            self._measure_starts += rows.measuring(old, norms)
+
+    def _take_angle_(self, rates: Sequence[float | Tensor]) -> Tensor:
         """Form w + lr R N(u) in place, and say which rows stay as they were."""
-        for rows, old in zip(self._rows, before, strict=True):
-            for row, start in rows.beside([old]):
-                row.sub_(start)
+        for row, start, _, _ in self._steps:
+            row.sub_(start)
         self._measure_()
-        is_broken = self._norms.isfinite().logical_or_(self._is_free).logical_not_()
-        multiples = torch.div(self._radii, self._norms).nan_to_num_(0.0, 0.0, 0.0)
-        for part, rate in zip(multiples.split(self._counts), rates, strict=True):
-            part.mul_(rate)
+        torch.logical_or(self._norms.isfinite(), self._is_free, out=self._is_broken).logical_not_()
+        multiples = torch.div(self._radii, self._norms, out=self._multiples).nan_to_num_(0.0, 0.0, 0.0)
+        if all(rate is rates[0] for rate in rates):  # one parameter group
+            multiples.mul_(rates[0])
+        else:
+            for part, rate in zip(multiples.split(self._counts), rates, strict=True):
+                part.mul_(rate)
         stays = (multiples == 0).masked_fill_(self._is_free, False)
         multiples.masked_fill_(self._is_free, 1.0)
-        clear = self._may_be_any(is_broken)
-        parts = zip(self._rows, before, is_broken.split(self._counts), multiples.split(self._counts), strict=True)
-        for rows, old, broken, multiple in parts:
-            for update, start, is_bad, factor in rows.beside([old], [broken, multiple]):
-                if clear:
-                    update.masked_fill_(is_bad, 0.0)
-                torch.addcmul(start, update, factor, out=update)
+        clear = self._may_be_any(self._is_broken)
+        for update, start, multiple, is_bad in self._steps:
+            if clear:
+                update.masked_fill_(is_bad, 0.0)
+            torch.addcmul(start, update, multiple, out=update)
         return stays
 
-    def _take_tangent_(self, before: Sequence[Tensor]) -> Tensor:
+    def _take_tangent_(self) -> Tensor:
         """Form w + u - (w·u) w / |w|² in place, and say which rows stay as they were."""
-        dots, workspace = torch.empty_like(self._norms), self._workspace()
-        for rows, old, out, norms in zip(
-            self._rows, before, dots.split(self._counts), self._norms.split(self._counts), strict=True
-        ):
-            rows.dot(old, workspace, out)
-            rows.measure_other(old, norms)
+        workspace, dots = self._workspace(), self._multiples
+        for row, start, out, _ in self._steps:
+            _write_dots(row, start, out, workspace)
+        for measure in self._measure_starts:
+            measure()
         self._combine_(self._norms, dots)
-        is_broken = dots.isfinite().logical_or_(self._is_free).logical_not_()
+        torch.logical_or(dots.isfinite(), self._is_free, out=self._is_broken).logical_not_()
         dots.div_(self._norms).div_(self._norms).sub_(1.0).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
-        dots.masked_fill_(is_broken, -1.0)  # nothing but the start
-        clear = self._may_be_any(is_broken)
-        parts = zip(self._rows, before, is_broken.split(self._counts), dots.split(self._counts), strict=True)
-        for rows, old, broken, multiple in parts:
-            for row, start, is_bad, factor in rows.beside([old], [broken, multiple]):
-                if clear:
-                    row.masked_fill_(is_bad, 0.0)
-                row.addcmul_(start, factor, value=-1)
-        return is_broken
+        dots.masked_fill_(self._is_broken, -1.0)  # nothing but the start
+        clear = self._may_be_any(self._is_broken)
+        for row, start, multiple, is_bad in self._steps:
+            if clear:
+                row.masked_fill_(is_bad, 0.0)
+            row.addcmul_(start, multiple, value=-1)
+        return self._is_broken
 
     def _may_be_any(self, rows: Tensor) -> bool:
         """Whether there is one in a mask of rows, as far as that is seen without waiting for a device."""
@@ -277,21 +288,17 @@ class Rows:
         for rows, _, factors in self._views:
             rows.mul_(factors)
 
-    def measure_other(self, other: Tensor, norms: Tensor) -> None:
-        """Write the norms of another tensor's rows."""
-        for _, rows, out in self.beside([other], [norms]):
-            _measuring(rows, out.view(out.shape[: self._axes.neuron_dims]))()
+    def measuring(self, other: Tensor, norms: Tensor) -> list[Callable[[], object]]:
+        """What writes the norms of another tensor's rows."""
+        return [
+            _measuring(rows, out.view(out.shape[: self._axes.neuron_dims]))
+            for _, rows, out in self.beside([other], [norms])
+        ]
 
     def dot(self, other: Tensor, workspace: tuple[Tensor, Tensor], out: Tensor) -> None:
         """Write the inner product of each row with another tensor's, such as its gradient."""
-        elements, one = workspace
         for rows, others, dots in self.beside([other], [out]):
-            products = elements.narrow(0, 0, rows.numel()).view(rows.shape)
-            if torch.result_type(rows, others) == elements.dtype:
-                torch.mul(rows, others, out=products)
-            else:  # of two half-precision tensors, the product would be rounded to half precision
-                torch.mul(rows, one, out=products).mul_(others)
-            torch.sum(products, tuple(range(self._axes.neuron_dims, rows.ndim)), keepdim=True, out=dots)
+            _write_dots(rows, others, dots, workspace)
 
     def subtract_from_(self, gradient: Tensor, multiples: Tensor) -> None:
         """Subtract a multiple of each row from its gradient."""
@@ -307,6 +314,17 @@ class Rows:
 
     def _cut(self, rows: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
         return functional.blocks(self._axes.neuron_dims, rows, *others) if self._in_blocks else [(rows, *others)]
+
+
+def _write_dots(rows: Tensor, others: Tensor, dots: Tensor, workspace: tuple[Tensor, Tensor]) -> None:
+    """Write the inner products of rows; `dots` has one element for each, and dimensions of size 1 beside."""
+    elements, one = workspace
+    products = elements.narrow(0, 0, rows.numel()).view(rows.shape)
+    if torch.result_type(rows, others) == elements.dtype:
+        torch.mul(rows, others, out=products)
+    else:  # of two half-precision tensors, the product would be rounded to half precision
+        torch.mul(rows, one, out=products).mul_(others)
+    torch.sum(products, [dim for dim, size in enumerate(dots.shape) if size == 1], keepdim=True, out=dots)
 
 
 def scaled(entries: Sequence[Entry], factors: Sequence[float]) -> list[Entry]:
