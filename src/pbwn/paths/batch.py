@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, is_
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,22 +30,6 @@ from pbwn.selection.table import plural
 
 Backend: TypeAlias = Literal["auto", "torch", "numba", "compile"]
 BACKENDS = ("auto", "torch", "numba", "compile")
-
-
-class Path(Protocol):
-    """Weights that are projected together; whoever keeps it makes sure that they stay where they are."""
-
-    def scale_radii_(self, factors: Sequence[float]) -> None:
-        """Multiply the radii that each weight came with by a factor."""
-
-    def project_(self, *, synchronize: bool = False) -> None:
-        """Project all weights in place: equation (10)."""
-
-    def tangent_(self) -> None:
-        """Make the gradients of all weights tangent in place: equation (7)."""
-
-    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
-        """Apply a step rule to the updates of all weights, and project them."""
 
 
 class Batch:
@@ -337,12 +321,12 @@ def _share(member: _Member, path: str) -> Hashable:
     return weight.device, norm_dtype(weight), groups, member.entry.name if member.overlaps else None
 
 
-def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> Path:
+def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> FunctionalPath:
     entries = [member.entry for member in members]
     if path == "cut":
         return dtensor.CutRows(entries, constraint, [member.shard for member in members if member.shard])
     if path == "numba":
-        compiled: Path = _numba_path()(entries, constraint)
+        compiled: FunctionalPath = _numba_path()(entries, constraint)
         return compiled
     if path == "compile":
         from pbwn.paths.compile import CompiledPath

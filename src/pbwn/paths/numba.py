@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.paths.torch import Entry, Rates, is_laid_out_like, scaled, tangent_gradient_
+from pbwn.paths.torch import Entry, FunctionalPath, Rates, is_laid_out_like, tangent_gradient_
 
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
@@ -39,14 +39,11 @@ _SHARED_BYTES = 4 * 1024 * 1024  # less than this is done before a second thread
 _WEIGHT, _OFFSET, _COUNT, _STRIDE, _LENGTH, _NEURON = range(6)
 
 
-class NumbaPath:
-    """Weights of one dtype in the CPU's memory.
-
-    It holds addresses: whoever keeps it must make sure that the weights are still where they were.
-    """
+class NumbaPath(FunctionalPath):
+    """Weights of one dtype in the CPU's memory."""
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
-        self._entries = list(entries)
+        super().__init__(entries, constraint)
         self._elements = np.empty(0, _ELEMENTS[entries[0].weight.dtype])  # tells the loops the dtype
         self._addresses = np.array([entry.weight.data_ptr() for entry in entries], np.int64)
         self._first_radii = self._radii = np.concatenate([entry.row_radii.flatten().numpy() for entry in entries])
@@ -67,7 +64,7 @@ class NumbaPath:
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
         """Multiply the radii that each weight came with by a factor."""
-        self._entries = scaled(self._entries, factors)
+        super().scale_radii_(factors)
         neurons = [prod(entry.axes.neuron_shape(tuple(entry.weight.shape))) for entry in self._entries]
         self._radii = self._first_radii * np.repeat(factors, neurons)
 

@@ -65,7 +65,11 @@ class Entry:
 
 
 class FunctionalPath:
-    """Weights that go through `functional`, one after the other: radii that float32 cannot divide by a norm."""
+    """Weights that are projected together, by `functional`, one after the other: the meaning of the faster paths.
+
+    It serves weights whose radii float32 cannot divide by a norm. Paths keep views and addresses: whoever keeps a path
+    makes sure that the weights stay where they are.
+    """
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
         self._entries = list(entries)
@@ -73,10 +77,14 @@ class FunctionalPath:
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
         """Multiply the radii that each weight came with by a factor."""
-        self._entries = scaled(self._entries, factors)
+        pairs = zip(self._entries, factors, strict=True)
+        self._entries = [replace(entry, factor=factor) for entry, factor in pairs]
 
     def project_(self, *, synchronize: bool = False) -> None:
-        """Project all weights in place: equation (10)."""
+        """Project all weights in place: equation (10).
+
+        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        """
         for entry in self._entries:
             functional.project_(entry.weight, entry.axes, self._constraint, radii=entry.row_radii)
 
@@ -94,14 +102,13 @@ class FunctionalPath:
                 functional.angle_step_(entry.weight, old, entry.axes, entry.row_radii, rates[index])
 
 
-class TorchPath:
+class TorchPath(FunctionalPath):
     """Weights on one device whose norms are accumulated in one dtype."""
 
     has_fallback = True  # whether a weight can go through `functional` by itself
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint, dtype: torch.dtype | None = None) -> None:
-        self._entries = list(entries)
-        self._constraint = constraint
+        super().__init__(entries, constraint)
         self._dtype = dtype or norm_dtype(entries[0].weight)
         self._is_cpu = entries[0].weight.device.type == "cpu"
         radii = [entry.row_radii.flatten() for entry in entries]
@@ -120,7 +127,7 @@ class TorchPath:
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
         """Multiply the radii that each weight came with by a factor."""
-        self._entries = scaled(self._entries, factors)
+        super().scale_radii_(factors)
         if len(set(factors)) == 1:  # nearly always: one function for all weights
             torch.mul(self._first_radii, factors[0], out=self._radii)
             return
@@ -129,10 +136,7 @@ class TorchPath:
             torch.mul(first, factor, out=radii)
 
     def project_(self, *, synchronize: bool = False) -> None:
-        """Project all weights in place: equation (10).
-
-        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
-        """
+        """Project all weights in place: equation (10)."""
         self._measure_()
         unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
         self._factors_()
@@ -325,11 +329,6 @@ def _write_dots(rows: Tensor, others: Tensor, dots: Tensor, workspace: tuple[Ten
     else:  # of two half-precision tensors, the product would be rounded to half precision
         torch.mul(rows, one, out=products).mul_(others)
     torch.sum(products, [dim for dim, size in enumerate(dots.shape) if size == 1], keepdim=True, out=dots)
-
-
-def scaled(entries: Sequence[Entry], factors: Sequence[float]) -> list[Entry]:
-    """The same weights, their radii multiplied by these factors."""
-    return [replace(entry, factor=factor) for entry, factor in zip(entries, factors, strict=True)]
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:
