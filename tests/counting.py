@@ -47,9 +47,10 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        name, out = str(function), kwargs.get("out")
+        name, read = str(function), {key: value for key, value in kwargs.items() if key != "out"}
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf is not out]
+        inputs = [leaf for leaf in tree_leaves((args, read)) if isinstance(leaf, Tensor)]
+        inputs = inputs[1:] if name.startswith("aten.copy_") else inputs  # what is written is not read
         if function.is_view or not outputs:
             return result
         if not any(argument.alias_info and argument.alias_info.is_write for argument in function._schema.arguments):

@@ -1,6 +1,15 @@
-"""Unit-norm weights for any PyTorch model and optimizer: projection based weight normalization.
+"""Weights of fixed norm for any PyTorch model and optimizer: projection based weight normalization (PBWN).
 
 projection = pbwn.attach(model, optimizer)
+
+This implements Lei Huang, Xianglong Liu, Bo Lang and Bo Li, "Projection Based Weight Normalization for Deep Neural
+Networks", 2017, arXiv:1710.02338. "Equation (n)", "Algorithm 1" and section numbers in this package are those of that
+paper:
+
+- equation (3), the constraint: the incoming weights of every neuron have norm 1, ddiag(W Wᵀ) = I;
+- equation (7), the Riemannian gradient: g - (w·g) w for each neuron;
+- equation (10), the projection: w / |w| for each neuron;
+- Algorithm 1: an ordinary optimizer, and a projection after every T of its steps.
 """
 
 from pbwn.axes import Axes, register

@@ -50,7 +50,7 @@ class Axes:
             return "whole matrix" if self.groups == 1 else f"{self.groups} packed matrices"
         return str(self.neurons) if self.groups == 1 else f"{self.neurons}, groups={self.groups}"
 
-    def misfit(self, shape: tuple[int, ...]) -> str | None:
+    def mismatch(self, shape: tuple[int, ...]) -> str | None:
         """Say why these axes cannot describe a weight of this shape, or None where they can."""
         if max(self.neurons, default=-1) >= len(shape):
             return f"axes {self} need {max(self.neurons) + 1} dimensions or more, the weight has {len(shape)}"
@@ -67,11 +67,6 @@ class Axes:
         else:
             blocks, neurons = weight.unflatten(0, (self.groups, -1)), (0, *(d + 1 for d in self.neurons))
         return blocks.permute(*neurons, *(d for d in range(blocks.ndim) if d not in neurons))
-
-    def fan_in_dims(self, weight: Tensor) -> tuple[int, ...]:
-        """The dimensions of `rows(weight)` that a neuron's weights lie along."""
-        first = self.neuron_dims
-        return tuple(range(first, weight.ndim + (self.groups > 1)))
 
     @property
     def neuron_dims(self) -> int:
@@ -118,7 +113,7 @@ AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"
 Direction: TypeAlias = Literal["incoming", "outgoing"]
 
 
-class MisfitError(ValueError):
+class MismatchError(ValueError):
     """A weight whose shape contradicts the sizes that its own layer states."""
 
 
@@ -143,7 +138,7 @@ class LayerAxes:
         return next((dims for pattern, dims in self.dims.items() if fnmatchcase(parameter, pattern)), None)
 
     def find(self, module: nn.Module, parameter: str, direction: str) -> Axes | None:
-        """The axes of one parameter of this module, or None where they are not known; raises `MisfitError`."""
+        """The axes of one parameter of this module, or None where they are not known; raises `MismatchError`."""
         for pattern, axes in (self.incoming if direction == "incoming" else self.outgoing).items():
             if fnmatchcase(parameter, pattern):
                 found = as_axes(axes(module) if callable(axes) else axes)
@@ -169,7 +164,7 @@ def _by_sizes(outputs: str, inputs: str, first: Literal["out", "in"], direction:
             found = tuple(module._parameters["weight"].shape[:2])  # type: ignore[union-attr]
             expected = {"out": (out_size, in_size // groups), "in": (in_size, out_size // groups)}
             if found not in expected.values():
-                raise MisfitError(
+                raise MismatchError(
                     f"shape {found[0]}x{found[1]} fits neither {outputs}={out_size} nor {inputs}={in_size}"
                 )
             if found != expected[first]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TypeAlias
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from pbwn.constraint import TOLERANCE, Constraint
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
-from pbwn.selection.table import plural
+from pbwn.selection.table import Table, fold, plural
 
 RowIndex: TypeAlias = "int | tuple[int, ...]"
 
@@ -140,6 +141,18 @@ class Certificate:
 
     def __repr__(self) -> str:
         return f"<Certificate: {str(self).partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        summary, *lines = str(self).splitlines()
+        header = ["weight", "deviation", "allowed", "dead", "broken", "free"]
+        rows = [
+            (w.name, f"{w.deviation:.1e}", f"{w.tolerance:.0e}", len(w.dead), len(w.nonfinite), len(w.free))
+            for w in self.weights
+        ]
+        listed = fold(rows, name=lambda row: row[0], same=lambda row: row[2:])
+        worst = [(name, max(members, key=lambda row: float(row[1]))) for name, members in listed]
+        table = Table(header, [(name, *row[1:]) for name, row in worst], right=header[1:])
+        return "".join(f"<p>{escape(line)}</p>" for line in (summary, *lines)) + table.html()
 
 
 def certify(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -14,18 +14,21 @@ from torch import Tensor
 # How far rounding alone can take a row that was just projected, relative to its radius.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 8e-3}
 
-Radius: TypeAlias = 'float | Literal["initial", "sqrt-fan-in"]'
+Schedule: TypeAlias = Callable[[int], float]
+Radius: TypeAlias = 'float | Literal["initial", "sqrt-fan-in"] | Schedule'
 _RADIUS_WORDS = ("initial", "sqrt-fan-in")
+_SCHEDULED = (1e-15, 1e15)  # radii whose quotients with norms are in the range of every path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class UnitNorm:
     """The sphere: every neuron's weights have norm `radius` (equation 3: ddiag(W Wᵀ) = I).
 
     Args:
         radius: a number; "initial", the norm that each neuron has when the constraint is attached, which is what a
             pretrained model wants; "sqrt-fan-in", the square root of the number of a neuron's weights, so that they
-            have a mean square of 1; or a mapping from patterns of weight names to these (1 where none matches).
+            have a mean square of 1; a function of the number of steps taken, such as `lambda step: 1 + step / 1000`;
+            or a mapping from patterns of weight names to these (1 where none matches).
 
     With "initial", a neuron that is zero at that moment, not finite, or too small for all the digits of its dtype, has
     no norm to keep and stays free.
@@ -59,10 +62,21 @@ class UnitNorm:
         return deviation.where(radii > 0, 0) if isinstance(radii, Tensor) else deviation
 
     @property
+    def is_scheduled(self) -> bool:
+        """Whether a radius changes over the steps."""
+        return any(map(callable, self.radius.values() if isinstance(self.radius, Mapping) else [self.radius]))
+
+    def __repr__(self) -> str:
+        if not isinstance(self.radius, Mapping):
+            return f"UnitNorm(radius={_shown(self.radius)})"
+        listed = ", ".join(f"{pattern!r}: {_shown(value)}" for pattern, value in self.radius.items())
+        return f"UnitNorm(radius={{{listed}}})"
+
+    @property
     def length(self) -> float:
         """The radius, where it is one number for all weights."""
         if not isinstance(self.radius, float):
-            raise ValueError(f"radius={self.radius!r} needs the radii of the weight's own neurons")
+            raise ValueError(f"{self} needs the radii of the weight's own neurons")
         return self.radius
 
     def _radii(self, radii: float | Tensor | None) -> float | Tensor:
@@ -109,7 +123,7 @@ def smallest_length(dtype: torch.dtype, fan_in: int) -> float:
     return torch.finfo(dtype).tiny * math.sqrt(fan_in)
 
 
-def misfit(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
+def mismatch(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
     """Say why so many weights of this dtype cannot have this norm, or None where they can.
 
     Weights of equal size have all their digits if each is a normal number of its dtype.
@@ -122,14 +136,39 @@ def misfit(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
     return None
 
 
+def scheduled_radius(schedule: Schedule, step: int) -> float:
+    """The radius that a schedule gives for a number of steps.
+
+    >>> scheduled_radius(lambda step: 1 + step / 10, 5)
+    1.5
+    """
+    low, high = _SCHEDULED
+    found = schedule(step)
+    if _is_length(found) and low <= float(found) <= high:
+        return float(found)
+    raise ValueError(
+        f"radius={_shown(schedule)} returned {found!r} for step {step}: a radius that changes over the steps is a "
+        f"number from {low:g} to {high:g}"
+    )
+
+
 def _radius(radius: object) -> Radius:
-    if radius in _RADIUS_WORDS:
+    if callable(radius) or radius in _RADIUS_WORDS:
         return cast(Radius, radius)
-    return _length("radius", radius, '1.0, "initial" or "sqrt-fan-in"')
+    return _length("radius", radius, '1.0, "initial", "sqrt-fan-in" or a function of the step')
+
+
+def _shown(radius: Radius) -> str:
+    """A radius as it is printed: a function by its name."""
+    return getattr(radius, "__name__", type(radius).__name__) if callable(radius) else repr(radius)
 
 
 def _length(name: str, length: object, example: str) -> float:
     """A length as Python's own float."""
-    if isinstance(length, bool) or not isinstance(length, Real) or not 0 < float(length) < math.inf:
+    if not _is_length(length):
         raise ValueError(f"{name} is a positive number, such as {example}; found {length!r}")
     return float(length)
+
+
+def _is_length(value: object) -> TypeGuard[Real]:
+    return not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) < math.inf

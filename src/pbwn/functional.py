@@ -33,38 +33,24 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
 
 
 @torch.no_grad()
-def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
-    """The inner product of each neuron's weights with another tensor's, the diagonal of W Gᵀ in equation (5)."""
-    pairs = blocks(axes.neuron_dims, axes.rows(weight.detach()), axes.rows(other.detach()))
-    dots = [
-        (row.to(wide_dtype(weight)) * column.to(wide_dtype(weight))).flatten(axes.neuron_dims).sum(-1)
-        for row, column in pairs
-    ]
-    return dots[0] if len(dots) == 1 else torch.cat(dots)
-
-
-@torch.no_grad()
 def project_(
     weight: Tensor,
     axes: Axes,
     constraint: Constraint | None = None,
     *,
     radii: float | Tensor | None = None,
-    leave_within: float = 0.0,
 ) -> Tensor:
     """Project each neuron's weights to the nearest point of the constraint, in place: w* = w / |w|, equation (10).
 
-    A zero row and a row that is not finite have no nearest point and are left as they are, as is a row whose relative
-    deviation is at most `leave_within` already. `radii` are those of the neurons where the constraint's own is not
-    meant; a neuron whose radius is 0 is free.
+    A zero row and a row that is not finite have no nearest point and are left as they are. `radii` are those of the
+    neurons where the constraint's own is not meant; a neuron whose radius is 0 is free.
 
     >>> project_(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), Axes((0,)))
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
     constraint = constraint or UnitNorm()
-    factors = safe_factors(constraint, row_norms(weight, axes), radii, leave_within=leave_within)
-    return scale_rows_(weight, axes, factors)
+    return scale_rows_(weight, axes, safe_factors(constraint, row_norms(weight, axes), radii))
 
 
 @torch.no_grad()
@@ -76,8 +62,14 @@ def tangent_(gradient: Tensor, weight: Tensor, axes: Axes, *, radii: Tensor | No
     >>> tangent_(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0]]), Axes((0,)))
     tensor([[0., 1.]])
     """
-    coefficients = tangent_coefficients(row_norms(weight, axes), row_dots(weight, gradient, axes), radii)
-    return subtract_rows_(gradient, weight, axes, coefficients)
+    lengths = per_neuron(1.0 if radii is None else radii, weight, axes)
+    for rows, old, length in blocks(axes.neuron_dims, axes.rows(gradient), axes.rows(weight), lengths):
+        weights, gradients = old.to(lengths.dtype), rows.to(lengths.dtype)
+        norms, dots = _norms(weights, axes.neuron_dims), _dots(weights, gradients, axes.neuron_dims)
+        multiples = per_row((dots / norms / norms).nan_to_num_(0, 0, 0).where(length > 0, 0), rows)
+        tangent = gradients - multiples * weights
+        rows.copy_(tangent.where(multiples != 0, gradients))  # rows that are tangent stay bit for bit
+    return gradient
 
 
 @torch.no_grad()
@@ -107,26 +99,23 @@ def angle_step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tenso
 
 
 def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, rate: float | Tensor | None) -> Tensor:
-    dtype = wide_dtype(weight)
-    lengths = torch.as_tensor(radii, dtype=dtype, device=weight.device)
-    lengths = lengths.expand(axes.neuron_shape(tuple(weight.shape)))
+    lengths = per_neuron(radii, weight, axes)
     for rows, old, length in blocks(axes.neuron_dims, axes.rows(weight), axes.rows(before), lengths):
-        start = old.to(dtype)
-        update = rows.to(dtype) - start
-        size = _norms(update, axes.neuron_dims)
+        start = old.to(lengths.dtype)
+        update = rows.to(lengths.dtype) - start
+        start_size, size = _norms(start, axes.neuron_dims), _norms(update, axes.neuron_dims)
+        along = _dots(start, update, axes.neuron_dims) / start_size  # the update's part along the weights
+        across = roots((size - along.abs()).clamp(min=0)) * roots(size + along.abs())
         if rate is None:
-            start_size = _norms(start, axes.neuron_dims)
-            dots = (start * update).flatten(axes.neuron_dims).sum(-1)
-            moved = start + update - per_row((dots / start_size / start_size).nan_to_num_(0, 0, 0), start) * start
+            kept, multiple = 1 - along / start_size, torch.ones_like(size)
         else:
-            moved = start + per_row(rate * length / size, start) * update
-        factors = length / _norms(moved, axes.neuron_dims)
-        projected = moved * per_row(factors, start)
-        stays = (size == 0) | ~size.isfinite() | ~factors.isfinite()
-        if rate is not None:
-            stays = stays | (torch.as_tensor(rate, device=weight.device) == 0)
-        result = projected.where(~per_row(stays, start), start)
-        rows.copy_(result.where(per_row(length > 0, start), rows.to(dtype)))
+            kept, multiple = torch.ones_like(size), rate * length / size
+        factors = length / torch.hypot(kept * start_size + multiple * along, multiple * across)
+        moves = (size > 0) & size.isfinite() & (multiple != 0) & (factors > 0) & factors.isfinite()
+        kept, multiple = (kept * factors).where(moves, 1), (multiple * factors).where(moves, 0)
+        update = update.where(per_row(moves, start), 0)
+        moved = per_row(kept, start) * start + per_row(multiple, start) * update
+        rows.copy_(moved.where(per_row(length > 0, start), rows.to(lengths.dtype)))
     return weight
 
 
@@ -141,29 +130,12 @@ def safe_factors(
     return factors.where(move, 1)
 
 
-def tangent_coefficients(norms: Tensor, dots: Tensor, radii: Tensor | None = None) -> Tensor:
-    """The multiple (w·g) / |w|² of each neuron's weights that is normal to its sphere; 0 where there is none."""
-    coefficients = (dots / norms / norms).nan_to_num_(0, 0, 0)
-    return coefficients if radii is None else coefficients.where(radii > 0, 0)
-
-
 @torch.no_grad()
 def scale_rows_(weight: Tensor, axes: Axes, factors: Tensor) -> Tensor:
     """Multiply each neuron's weights by its factor, in place and rounded once."""
     for rows, factor in blocks(axes.neuron_dims, axes.rows(weight), factors):
         rows.copy_(rows.to(factors.dtype) * per_row(factor, rows))
     return weight
-
-
-@torch.no_grad()
-def subtract_rows_(gradient: Tensor, weight: Tensor, axes: Axes, coefficients: Tensor) -> Tensor:
-    """Subtract each neuron's multiple of its weights from its gradient, in place; rows with a 0 stay bit for bit."""
-    dtype = coefficients.dtype
-    for rows, weights, multiple in blocks(axes.neuron_dims, axes.rows(gradient), axes.rows(weight), coefficients):
-        multiple = per_row(multiple, rows)
-        tangent = rows.to(dtype) - multiple * weights.to(dtype)
-        rows.copy_(tangent.where(multiple != 0, rows.to(dtype)))
-    return gradient
 
 
 def wide_dtype(weight: Tensor) -> torch.dtype:
@@ -212,3 +184,14 @@ def _norms(rows: Tensor, neuron_dims: int) -> Tensor:
     for dim in sorted(fan_in, key=rows.size, reverse=True):
         squares = squares.sum(dim, keepdim=True)
     return (roots(squares) * largest).flatten(neuron_dims).squeeze(-1)
+
+
+def _dots(rows: Tensor, others: Tensor, neuron_dims: int) -> Tensor:
+    """The inner product of each row with another tensor's."""
+    return (rows * others).flatten(neuron_dims).sum(-1)
+
+
+def per_neuron(radii: float | Tensor, weight: Tensor, axes: Axes) -> Tensor:
+    """Radii as one for each neuron, in float64."""
+    radii = torch.as_tensor(radii, dtype=wide_dtype(weight), device=weight.device)
+    return radii.expand(axes.neuron_shape(tuple(weight.shape)))

@@ -1,4 +1,4 @@
-"""Where tensors lie in memory: which of them share some, and whether they are where they were."""
+"""The memory of tensors: which of them share some, and whether it is where it was."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
-    """The positions of tensors whose stretch of memory meets another's: these must not be written at the same time."""
-    stretches = sorted((tensor.data_ptr(), _end(tensor), index) for index, tensor in enumerate(tensors))
+    """The positions of tensors whose range of memory overlaps another's: these must not be written at the same time."""
+    ranges = sorted((tensor.data_ptr(), _end(tensor), index) for index, tensor in enumerate(tensors))
     found: set[int] = set()
     reach, owner = 0, -1
-    for start, end, index in stretches:
+    for start, end, index in ranges:
         if start < reach:
             found |= {owner, index}
         if end > reach:
@@ -27,7 +27,7 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
 def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
     """The positions of pairs of plain tensors that have an element in common, as far as pairs are needed to see it.
 
-    Tensors may meet in a stretch of memory and share no element, as the left and the right half of a matrix.
+    Ranges may overlap without a common element, as those of the left and the right half of a matrix do.
     """
     meeting = sorted(overlapping(tensors), key=lambda index: tensors[index].data_ptr())
     found: set[tuple[int, int]] = set()
@@ -49,14 +49,14 @@ def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
 
 
 def memory_of(tensor: Tensor) -> Hashable:
-    """What two tensors have in common that are the same memory, laid out alike; None where that is not known."""
+    """A key that tensors of the same memory and layout have in common; None where the memory is not known."""
     if not is_plain(tensor) or not tensor.numel():
         return None
     return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor has memory of its own that holds its elements, as those of other people's types may not."""
+    """Whether a tensor has strided memory that holds its elements, as tensor subclasses may not."""
     return (
         tensor.layout is torch.strided
         and not tensor.is_meta
@@ -64,8 +64,8 @@ def is_plain(tensor: Tensor) -> bool:
     )
 
 
-class Whereabouts:
-    """Where tensors lay in memory, and how, when this was made; of a DTensor, the shard that this process holds."""
+class MemorySnapshot:
+    """Addresses, strides, shapes and dtypes of tensors at one moment; of a DTensor, those of this process's shard."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._sharded: list[Any] = [tensor for tensor in tensors if hasattr(tensor, "to_local")]
@@ -73,8 +73,8 @@ class Whereabouts:
         self._placed = [tensor for tensor in self._whole if is_plain(tensor)]
         self._found = self._find()
 
-    def hold(self) -> bool:
-        """Whether everything is as it was. This runs in every step, over every weight: each list is one loop in C."""
+    def is_unchanged(self) -> bool:
+        """Whether all of it is the same now. This runs in every step, over every weight: each list is one loop in C."""
         return self._find() == self._found
 
     def _find(self) -> list[list[Any]]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from numbers import Integral
 from threading import RLock
 from typing import Any, Literal
@@ -24,9 +25,10 @@ from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
 from pbwn.paths.batch import Backend, Batch
-from pbwn.radii import chosen_radii, measure_radii
+from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, scheduled_radii, schedules
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
 from pbwn.selection.names import named_parameters
+from pbwn.selection.table import plural
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
@@ -67,9 +69,10 @@ def attach(
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
         step: what becomes of the optimizer's update: "plain" leaves it as it is, "tangent" removes its part along each
             neuron's weights, "angle" takes its direction alone and turns each neuron by about the learning rate, in
-            radians. The last two keep a copy of the constrained weights during each step.
+            radians. The last two keep a copy of the constrained weights.
         constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. Rows that
-            are zero now stay free of a `UnitNorm`.
+            are zero now stay free of a `UnitNorm`. A radius that is a function of the step is given again at resume;
+            the step comes from the state.
         only: patterns of weights: constrain nothing but these.
         also: patterns of weights to constrain that would be left alone, such as embeddings.
         skip: patterns of weights to leave alone. All patterns match the names of parameters and of modules.
@@ -169,6 +172,8 @@ def project_(
     _check_constraint(constraint)
     if constraint == UnitNorm(radius="initial"):
         raise ValueError('radius="initial" would change nothing here: use projection.project(copy), or a number')
+    if isinstance(constraint, UnitNorm) and constraint.is_scheduled:
+        raise ValueError(f"{constraint} depends on the step, and there is none here: use a number")
     selection = chosen(
         model,
         selection,
@@ -184,10 +189,12 @@ def project_(
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
-    paths.refuse_misfits(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
+    paths.refuse_mismatches(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
-    Batch(selection.constrained, constraint, radii, backend="torch").project_(look=True)  # once: not worth compiling
+    Batch(selection.constrained, constraint, radii, backend="torch").project_(
+        synchronize=True
+    )  # once: not worth compiling
     return selection
 
 
@@ -217,7 +224,8 @@ class NormProjection:
         self._gradient = gradient
         self._step = step
         self._backend: Backend = backend
-        self._radii: dict[str, float | Tensor] = {}
+        self._radii: dict[str, float | Tensor] = {}  # those of scheduled weights are to be multiplied
+        self._schedules = schedules(constraint, selection.constrained)
         self._fsdp = dtensor.FsdpModules(model)
         self._drivers = [_Driver(_moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
 
@@ -264,16 +272,17 @@ class NormProjection:
         dtensor.reshard(self._model)
         if model is not None and model is not self._model:
             dtensor.reshard(model)
-            copies, whole, radii = self._selection.counterparts(model), self._whole_radii(), dict(self._radii)
+            copies, radii = self._selection.counterparts(model), self._current_radii()
+            whole = self._whole(radii)
             for copy in copies:
                 if copy.name in whole:
                     radii[copy.name] = dtensor.scatter(whole[copy.name], copy.tensor, copy.axes)
             # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
             backend: Backend = "torch" if self._backend == "torch" else "auto"
-            Batch(copies, self._constraint, radii, backend=backend).project_(look=True)
+            Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
             return
         for driver in self._drivers:
-            self._batch(driver).project_(look=True)
+            self._batch_at(driver, driver.steps).project_(synchronize=True)
             driver.projected = True
 
     def check(self) -> Certificate:
@@ -283,14 +292,14 @@ class NormProjection:
         """
         dtensor.reshard(self._model)
         weights = [weight for weight in self._selection.constrained if weight.found is not None]
-        paths.refuse_misfits(self._constraint, weights, self._radii)
+        paths.refuse_mismatches(self._constraint, weights, self._radii)
         paths.refuse_radii(weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
         there = set(map(id, self._model.parameters()))
         reports = certify(
             weights,
             self._constraint,
-            self._radii,
+            self._current_radii(),
             self._stored(weights),
             between_projections={weight.name for driver in moved for weight in driver.weights},
             orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
@@ -324,8 +333,9 @@ class NormProjection:
             if weight.name in saved.radii:
                 radii = saved.radii[weight.name].to(weight.tensor.device, wide_dtype(weight.tensor))
                 self._radii[weight.name] = dtensor.scatter(radii, weight.tensor, weight.axes)
-        for driver, steps, projected in zip(self._drivers, saved.steps, saved.projected, strict=True):
-            driver.steps, driver.projected, driver.batch = steps, projected, None
+        last = saved.radius_steps or saved.steps
+        for driver, steps, projected, at in zip(self._drivers, saved.steps, saved.projected, last, strict=True):
+            driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
             driver.has_found_masters = driver.has_begun = steps > 0
@@ -352,7 +362,7 @@ class NormProjection:
                 on_begin=partial(self._before_step, driver),
                 on_gradient=partial(self._on_gradient, driver) if self._gradient == "riemannian" else None,
                 on_step=partial(self._after_step, driver),
-                exact=self._every is not None and self._every > 1,
+                exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
             driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
         with _attaching:
@@ -374,7 +384,10 @@ class NormProjection:
         return f"{self._settings()}, backend {used}\n{self._selection}"
 
     def __repr__(self) -> str:
-        return f"<NormProjection: {len(self._selection.constrained):,} weights, {self._settings()}>"
+        return f"<NormProjection: {plural(len(self._selection.constrained), 'weight')}, {self._settings()}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
         bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None, before=None) for driver in self._drivers]
@@ -382,7 +395,7 @@ class NormProjection:
 
     def _settings(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
-        step = "" if self._step == "plain" else f", {self._step} step (copies the constrained weights)"
+        step = "" if self._step == "plain" else f", {self._step} step (keeps a copy of the constrained weights)"
         return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
     def _start(self, optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None, *, project: bool) -> None:
@@ -398,12 +411,12 @@ class NormProjection:
                 driver.find_masters()
         if state is not None:
             self.load_state_dict(state)
-            paths.refuse_misfits(self._constraint, weights, self._radii)
+            paths.refuse_mismatches(self._constraint, weights, self._radii)
         else:
-            paths.refuse_misfits(self._constraint, weights, chosen_radii(self._constraint, weights))
+            paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             for driver in self._drivers if project else ():
-                self._batch(driver).settle_()
+                self._batch_at(driver, 0).settle_()
                 driver.projected = True
         self.rebind(optimizers)
 
@@ -417,7 +430,8 @@ class NormProjection:
             zero=list(self._selection.zero),
             steps=[driver.steps for driver in self._drivers],
             projected=[driver.projected for driver in self._drivers],
-            radii=self._whole_radii(),
+            radius_steps=[driver.radius_step for driver in self._drivers],
+            radii=self._whole(self._radii),
             masters={name: key for driver in self._drivers for name, key in driver.masters.items()},
         )
 
@@ -438,12 +452,23 @@ class NormProjection:
         )
         return tuple(unconstrained(self._selection, trained))
 
-    def _whole_radii(self) -> dict[str, Tensor]:
+    def _current_radii(self) -> dict[str, float | Tensor]:
+        """The radii at the last projection, by the weight's name."""
+        factors = {name: factor for driver in self._drivers for name, factor in self._factors(driver).items()}
+        return {name: radii * factors.get(name, 1.0) for name, radii in self._radii.items()}
+
+    def _factors(self, driver: _Driver) -> dict[str, float]:
+        """What the radii of scheduled weights were multiplied by at the last projection."""
+        names = {weight.name for weight in driver.weights}
+        own = {name: schedule for name, schedule in self._schedules.items() if name in names}
+        return scheduled_radii(own, driver.radius_step)
+
+    def _whole(self, radii: Mapping[str, float | Tensor]) -> dict[str, Tensor]:
         """The radii that neurons have of their own, of whole weights, by the weight's name."""
         return {
-            weight.name: dtensor.gather(radii, weight.tensor, weight.axes).clone()
+            weight.name: dtensor.gather(own, weight.tensor, weight.axes).clone()
             for weight in self._selection.constrained
-            if isinstance(radii := self._radii.get(weight.name), Tensor)
+            if isinstance(own := radii.get(weight.name), Tensor)
         }
 
     def _before_step(self, driver: _Driver) -> None:
@@ -468,18 +493,19 @@ class NormProjection:
             before, driver.before = driver.before, None
             assert before is not None
             driver.refuse_half_precision(self._step)
-            self._batch(driver).step_(before, driver.rates() if self._step == "angle" else None)
+            rates = driver.rates() if self._step == "angle" else None
+            self._batch_at(driver, driver.steps).step_(before, rates)
         elif driver.projected:
-            self._batch(driver).project_()
+            self._batch_at(driver, driver.steps).project_()
         if driver.projected:
             _forget_curvature(driver.optimizer)
 
     def _refuse_replaced(self, driver: _Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
-        if self._constraint != UnitNorm(radius="initial"):
-            return
-        self._fsdp.reshard()
-        for weight in driver.weights:
+        weights = [weight for weight in driver.weights if keeps_initial_norms(self._constraint, weight)]
+        if weights:
+            self._fsdp.reshard()
+        for weight in weights:
             norms = dtensor.row_norms(weight.tensor, weight.axes)
             radii = self._radii[weight.name]
             assert isinstance(radii, Tensor)
@@ -491,6 +517,14 @@ class NormProjection:
                     "the first projection would scale it back. Load weights first, then attach; or call detach() and "
                     "attach anew"
                 )
+
+    def _batch_at(self, driver: _Driver, step: int) -> Batch:
+        """The weights of an optimizer, with the radii that they are to have after so many steps."""
+        driver.radius_step = step
+        batch = self._batch(driver)
+        if self._schedules:
+            batch.scale_radii(self._factors(driver))
+        return batch
 
     def _batch(self, driver: _Driver) -> Batch:
         if driver.batch is None:
@@ -513,8 +547,8 @@ def _nothing() -> None:
 class _Driver:
     """An optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
 
-    The optimizer holds the hooks, and they the projection. So this only refers to both: all of them go at once when the
-    user lets go of the optimizer.
+    The optimizer holds the hooks, and they the projection. So these are weak references: all of them are freed with the
+    optimizer.
     """
 
     weights: tuple[ConstrainedWeight, ...]
@@ -523,6 +557,7 @@ class _Driver:
     batch: Batch | None = None
     steps: int = 0
     projected: bool = False
+    radius_step: int = 0  # the number of steps at the last projection
     masters: dict[str, Hashable] = field(default_factory=dict)
     has_found_masters: bool = False
     has_begun: bool = False
@@ -530,7 +565,7 @@ class _Driver:
 
     @property
     def is_hooked(self) -> bool:
-        """Whether its optimizer tells of its steps."""
+        """Whether its optimizer calls the hooks."""
         hooks = self.hooks()
         return hooks is not None and hooks.in_place
 

@@ -1,4 +1,4 @@
-"""Being told of an optimizer's steps: each real step once, whatever the optimizer does inside or is wrapped in."""
+"""Hooks around an optimizer's steps: each real one counts once, whatever the optimizer does inside or is wrapped in."""
 
 from __future__ import annotations
 
@@ -242,5 +242,5 @@ def _is_transparent(wrapper: object, inner: object) -> bool:
 
 
 def _own_hooks(optimizer: object) -> Any:
-    """The hooks that it holds itself: a wrapper may hand on what it is asked for."""
+    """The hooks that it holds itself: a wrapper may forward its attributes."""
     return getattr(optimizer, "__dict__", {}).get("_optimizer_step_post_hooks")

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pbwn.constraint import Constraint, MaxNorm, Radius, smallest_length
+from pbwn.constraint import Constraint, MaxNorm, Radius, Schedule, UnitNorm, scheduled_radius, smallest_length
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import matches, suggestion
@@ -18,12 +18,37 @@ from pbwn.selection.names import matches, suggestion
 def chosen_radii(
     constraint: Constraint, weights: Sequence[ConstrainedWeight], measured: Collection[str] = ()
 ) -> dict[str, float]:
-    """The radius of each weight that has one number for all of its neurons, by name; not of those `measured`."""
+    """The radius of each weight that has one number for all of its neurons, by name; not of those `measured`.
+
+    A radius that changes over the steps stands as 1, which its schedule multiplies.
+    """
     if isinstance(constraint, MaxNorm):
         return {weight.name: constraint.limit for weight in weights}
     _refuse_idle_patterns(constraint.radius, weights)
     radii = {weight.name: _radius_of(constraint.radius, weight) for weight in weights if weight.name not in measured}
-    return {name: radius for name, radius in radii.items() if not isinstance(radius, str)}
+    numbers = {name: 1.0 if callable(radius) else radius for name, radius in radii.items()}
+    return {name: radius for name, radius in numbers.items() if not isinstance(radius, str)}
+
+
+def schedules(constraint: Constraint, weights: Sequence[ConstrainedWeight]) -> dict[str, Schedule]:
+    """What the radius of a weight is multiplied by in each step, by name, where it changes over the steps."""
+    if isinstance(constraint, MaxNorm) or not constraint.is_scheduled:
+        return {}
+    radii = {weight.name: _radius_of(constraint.radius, weight) for weight in weights}
+    return {name: radius for name, radius in radii.items() if callable(radius)}
+
+
+def scheduled_radii(schedules: Mapping[str, Schedule], step: int) -> dict[str, float]:
+    """The radii of weights for a number of steps, by name; a schedule that several weights have is asked once."""
+    values = {
+        key: scheduled_radius(each, step) for key, each in {id(each): each for each in schedules.values()}.items()
+    }
+    return {name: values[id(schedule)] for name, schedule in schedules.items()}
+
+
+def keeps_initial_norms(constraint: Constraint, weight: ConstrainedWeight) -> bool:
+    """Whether a weight's radii are the norms that its neurons had at attach."""
+    return isinstance(constraint, UnitNorm) and _radius_of(constraint.radius, weight) == "initial"
 
 
 def measure_radii(
@@ -52,7 +77,9 @@ def measure_radii(
     return radii
 
 
-def _radius_of(radius: Radius | Mapping[str, Radius], weight: ConstrainedWeight) -> float | Literal["initial"]:
+def _radius_of(
+    radius: Radius | Mapping[str, Radius], weight: ConstrainedWeight
+) -> float | Literal["initial"] | Schedule:
     if isinstance(radius, Mapping):
         names = (weight.name, *weight.others)
         found = {value: pattern for pattern, value in radius.items() if any(matches(pattern, name) for name in names)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from ast import literal_eval
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
 
 from pbwn.axes import Axes
-from pbwn.constraint import Constraint, MaxNorm
+from pbwn.constraint import Constraint, MaxNorm, Radius
 from pbwn.selection import ConstrainedWeight
 
 VERSION = 2
@@ -30,6 +30,7 @@ class State:
         step: what becomes of the optimizer's updates.
         steps: the number of real steps, for each optimizer.
         projected: whether its weights are just projected, for each optimizer.
+        radius_steps: the number of steps at its last projection, for each optimizer, which a radius may depend on.
         radii: one per neuron, of whole weights, where neurons have their own or are free.
         masters: the key of its master weight in the optimizer's state, where a weight has one.
     """
@@ -44,6 +45,7 @@ class State:
     masters: dict[str, Hashable] = field(default_factory=dict)
     step: str = "plain"
     zero: list[str] = field(default_factory=list)
+    radius_steps: list[int] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields and the version."""
@@ -56,14 +58,15 @@ def read(state: Mapping[str, Any]) -> State:
         raise TypeError(f"a state is what projection.state_dict() gave; found {type(state).__name__}")
     version = state.get("version")
     known = {each.name for each in fields(State)}
+    optional = {each.name for each in fields(State) if (each.default, each.default_factory) != (MISSING, MISSING)}
     if version == 1:
         state = _from_version_1(state)
     elif version != VERSION and "version" in state:
         raise ValueError(f"the state has version {version}; this pbwn reads versions 1 and {VERSION}: update pbwn")
-    missing = known - set(state)
+    missing = known - optional - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
-    found = State(**{name: state[name] for name in known})
+    found = State(**{name: state[name] for name in known if name in state})
     if not all(isinstance(count, int) and count >= 0 for count in found.steps):
         raise ValueError(f"steps are whole numbers from 0 up; found {found.steps}")
     return found
@@ -73,7 +76,17 @@ def describe(thing: Constraint | Axes) -> dict[str, Any]:
     """A constraint, or the axes of a weight, as plain values."""
     if isinstance(thing, Axes):
         return {"neurons": list(thing.neurons), "groups": thing.groups}
-    return {"kind": "max-norm" if isinstance(thing, MaxNorm) else "unit-norm", **asdict(thing)}
+    if isinstance(thing, MaxNorm):
+        return {"kind": "max-norm", "limit": thing.limit}
+    radius = thing.radius
+    if isinstance(radius, Mapping):
+        return {"kind": "unit-norm", "radius": {pattern: _plain(value) for pattern, value in radius.items()}}
+    return {"kind": "unit-norm", "radius": _plain(radius)}
+
+
+def _plain(radius: Radius) -> float | str:
+    """A radius as a plain value; a function of the step is given again when a run resumes."""
+    return "a function of the step" if callable(radius) else radius
 
 
 def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) -> None:

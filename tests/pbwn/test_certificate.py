@@ -180,3 +180,19 @@ def test_neurons_that_have_no_radius_are_named_and_not_measured(attach, model):
     model[1].weight.data = torch.randn(7, 6)
     with pytest.raises(RuntimeError, match=r"weight '1\.weight' has neurons of shape \(7,\).*\(6,\)"):
         projection.check()
+
+
+def test_a_notebook_shows_tables_of_what_is_constrained_and_how_far_off_it_is():
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    with torch.no_grad():
+        model[1].weight[2] = 0
+        model[1].weight[3] *= 1.5
+    shown, found = projection._repr_html_(), projection.check()._repr_html_()
+    assert "<td>{0..2}.weight</td>" in shown
+    assert shown.startswith("<p>UnitNorm(radius=1.0), projected after every step")
+    assert repr(projection).startswith("<NormProjection: 3 weights, ")
+    assert "<td>{0, 2}.weight</td>" in found
+    assert "<td>1.weight</td>" in found
+    assert "5.0e-01" in found

@@ -71,4 +71,4 @@ def test_a_look_at_a_value_would_have_been_noticed():
         batch = Batch(fake_weights([LAYOUTS["rows"]], torch.float32), pbwn.UnitNorm())
         batch.project_()
         with pytest.raises(Exception, match="_local_scalar_dense"):
-            batch.project_(look=True)
+            batch.project_(synchronize=True)

@@ -82,6 +82,23 @@ def test_the_master_is_projected_and_the_weight_is_its_rounded_copy(dtype, gradi
     assert certificate.largest_deviation < 1e-5  # of the masters: the weights are off by rounding
 
 
+@pytest.mark.parametrize("step", ["tangent", "angle"])
+@pytest.mark.parametrize("per", ["neuron", "matrix"])
+def test_step_rules_act_on_the_masters_as_on_a_model_in_float32(per, step):
+    half, wide = make_model(torch.bfloat16), make_model(torch.bfloat16).float()
+    optimizers = [MasterSGD(half.parameters(), lr=0.01), torch.optim.SGD(wide.parameters(), lr=0.01, momentum=0.9)]
+    for model, optimizer in zip((half, wide), optimizers, strict=True):
+        projection = pbwn.attach(model, optimizer, per=per, step=step, constraint=pbwn.UnitNorm("initial"))
+        for number in range(20):
+            generator = torch.Generator().manual_seed(number)
+            for parameter in model.parameters():  # the same for both, so that nothing but the rule is compared
+                parameter.grad = torch.randn(parameter.shape, generator=generator).bfloat16().to(parameter.dtype)
+            optimizer.step()
+        assert projection.check().ok
+    for master, index in zip(masters(half, optimizers[0]), (0, 2), strict=True):
+        torch.testing.assert_close(master, wide[index].weight.detach(), rtol=0, atol=1e-5)
+
+
 def test_a_master_off_the_sphere_is_named_by_the_certificate_though_the_weight_is_on_it():
     model = make_model()
     optimizer = MasterSGD(model.parameters())

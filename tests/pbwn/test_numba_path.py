@@ -1,6 +1,7 @@
 """The compiled path: its bits, its threads, its processes, its cache, and what it says where it cannot serve."""
 
 import math
+import os
 import subprocess
 import sys
 from fractions import Fraction
@@ -292,3 +293,25 @@ def test_long_rows_of_equal_elements_stay_within_what_check_allows(fan_in, dtype
     Batch([entry], UNIT, backend="numba").project_()
     allowed = {torch.float64: 1e-12, torch.float32: 2e-7}[dtype]
     assert abs(entry.tensor[0, 0].item() / (first / norm) - 1) <= allowed
+
+
+FIRST_STEP = """
+import torch, pbwn
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pbwn.attach(model, optimizer)
+model(torch.ones(1, 4)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_compiling_is_announced_once_on_a_machine(tmp_path):
+    told = []
+    for _ in range(2):
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST_STEP], capture_output=True, text=True, check=True, env=environment
+        )
+        told.append(done.stderr.count("compiling the projection for this CPU"))
+    assert told == [1, 0]

@@ -279,7 +279,7 @@ def test_a_weight_that_is_worked_through_in_blocks_is_projected_as_one_that_is_n
     before, gradient = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
     sizes = torch.ones(axes.neuron_shape(shape))
     sizes.view(-1)[1], sizes.view(-1)[3] = 0, 1e25
-    axes.rows(before).mul_(sizes.view(*sizes.shape, *(1 for _ in axes.fan_in_dims(before))))
+    axes.rows(before).mul_(sizes.view(*sizes.shape, *(1,) * (axes.rows(before).ndim - sizes.ndim)))
     radii = torch.rand(axes.neuron_shape(shape)).double() + 0.1
     radii.view(-1)[2] = 0
     entry = constrained(before.clone(), axes)
@@ -479,7 +479,7 @@ def test_a_weight_whose_neurons_are_not_those_of_its_radii_is_refused_by_name(ro
 def test_radii_that_one_weight_lacks_are_not_taken_from_another(backend):
     entries, radii = two_with_radii()
     del radii["first"]
-    with pytest.raises(ValueError, match="radius='initial' needs the radii of the weight's own neurons"):
+    with pytest.raises(ValueError, match=r"radius='initial'\) needs the radii of the weight's own neurons"):
         Batch(entries, pbwn.UnitNorm("initial"), radii, backend=backend).project_()
     Batch(entries, UNIT, backend=backend).project_()  # a fixed radius asks for none
     for entry in entries:

@@ -14,6 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import pbwn
+from counting import Counting
 from pbwn.functional import project_, tangent_
 from pbwn.paths.batch import Batch
 from pbwn.selection import ConstrainedWeight
@@ -271,6 +272,17 @@ def tensor_parallel_weights_are_projected_with_no_more_than_one_exchange():
                 its.step()
             assert exchange.call_count == (2 if one is model else 0)  # tangent gradient, projection
     assert_same_weights(model, expected)
+
+    cut = ConstrainedWeight("2.weight", model[2], "weight", pbwn.Axes((0,)), (8, 8))
+    one, many = Batch([cut], pbwn.UnitNorm()), Batch([cut] * 9, pbwn.UnitNorm())
+    counts = []
+    for batch in (one, many):
+        batch.project_()
+        with Counting() as counting:
+            batch.project_()
+        counts.append(len(counting.counts.operations))
+    assert counts[1] - counts[0] <= 3 * 8  # for each weight more
+    assert counts[0] <= 3 + 12
 
     rows_only = ConstrainedWeight("0.weight", model[0], "weight", pbwn.Axes((0,)), (8, 6))
     with mock.patch("torch.distributed.all_gather", side_effect=AssertionError("no exchange is needed")):

@@ -10,14 +10,8 @@ import torch
 from torch import nn
 
 import pbwn
+from optimizers import OPTIMIZERS, take_step
 
-OPTIMIZERS = [
-    optimizer
-    for optimizer in vars(torch.optim).values()
-    if isinstance(optimizer, type)
-    and issubclass(optimizer, torch.optim.Optimizer)
-    and optimizer is not torch.optim.Optimizer
-]
 EVERY = 3
 
 
@@ -58,11 +52,7 @@ class Run:
                 loss.backward()
                 return loss
 
-            if isinstance(self.optimizer, torch.optim.LBFGS):
-                self.optimizer.step(closure)
-            else:
-                closure()
-                self.optimizer.step()
+            take_step(self.optimizer, closure)
 
     def save(self):
         file = io.BytesIO()

@@ -4,14 +4,16 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrizations, prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pbwn
+from counting import Counting
 from pbwn.layout import sharing
 from pbwn.selection.names import matches
 from pbwn.selection.table import folded
-from pbwn.selection.zeros import _are_zero_at_once
+from pbwn.selection.zeros import _are_zero
 
 
 class Everything(nn.Module):
@@ -681,11 +683,15 @@ def test_on_the_cpu_one_element_tells_that_a_weight_is_not_zero():
     assert counted.waits == 2
 
 
+def test_weights_are_zero_as_a_whole_or_not():
+    tensors = [torch.zeros(3, 3), torch.ones(2), torch.full((2, 2), float("nan")), torch.tensor([0.0, 1.0])]
+    assert _are_zero(tensors) == [True, False, False, False]
+
+
 def test_the_values_of_a_device_are_waited_for_once():
-    tensors = [torch.zeros(3, 3), torch.ones(2), torch.full((2, 2), float("nan")), torch.zeros(1, dtype=torch.bfloat16)]
-    with Devices() as counted:
-        assert _are_zero_at_once(tensors) == [True, False, False, True]
-    assert counted.waits == 0  # but for the list that comes back
+    with FakeTensorMode(), Counting() as counting, pytest.raises(Exception, match="_local_scalar_dense"):
+        _are_zero([torch.empty(4, 4, device="cuda") for _ in range(5)])
+    assert sum("any" in name for name in counting.counts.operations) == 5  # all of them before the first wait
 
 
 class Adapted(nn.Module):

@@ -24,7 +24,7 @@ class ProjectionCallback(Callback):
 
     It takes the keyword arguments of `pbwn.attach`, and attaches to all optimizers of the module when training starts.
     Its state is part of the checkpoint: a run resumed with `trainer.fit(..., ckpt_path=...)` equals an uninterrupted
-    one bit for bit. Without a checkpoint, or with one that was saved without this callback, each fit begins anew.
+    one bit for bit. Without a checkpoint, or with one that was saved without this callback, each fit starts afresh.
 
     Weights are saved as they are. With `every` > 1 that may be between two projections, as exact resuming needs it:
     call `callback.projection.project()` before you export a model.
@@ -91,13 +91,13 @@ class ProjectionCallback(Callback):
             self.log(f"{self._name}/deviation", self.projection.check().largest_deviation)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take stock, and let go of the optimizers."""
+        """Check the weights, and detach from the optimizers."""
         if self.projection is not None:
             self.certificate = self.projection.check()
         self._detach()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Let go of the optimizers: the same module may be trained anew."""
+        """Detach from the optimizers: the same module may be trained again."""
         self._detach()
 
     def _detach(self) -> None:

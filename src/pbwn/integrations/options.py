@@ -1,4 +1,4 @@
-"""The arguments that a callback hands on to `attach` when training starts."""
+"""The arguments that a callback passes to `attach` when training starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = [
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same options, known to be arguments of `attach`: a typing error shows now, not hours later."""
+    """The same options, known to be arguments of `attach`: a typo shows now, not hours later."""
     for name in options:
         if name not in _NAMES:
             raise TypeError(f"ProjectionCallback has no argument {name!r}: {suggestion(name, _NAMES)}")

@@ -40,7 +40,7 @@ class ProjectionCallback(TrainerCallback):
         log_deviation: add how far the weights are off to the training logs, as `<name>_deviation`. It is in
             `trainer.state.log_history`, and seen by the callbacks that come after this one.
         resume_from: the checkpoint folder of a resumed run, which the Trainer does not tell its callbacks. "auto" takes
-            `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None begins anew,
+            `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None starts afresh,
             for a checkpoint that was saved without this callback.
         options: the arguments of `pbwn.attach` after the optimizer.
 
@@ -120,7 +120,7 @@ class ProjectionCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Take stock, and let go of the optimizer: the same model may be trained anew."""
+        """Check the weights, and detach from the optimizer: the same model may be trained again."""
         if self.projection is not None:
             try:
                 if args.load_best_model_at_end and state.best_model_checkpoint is not None:
@@ -136,7 +136,7 @@ class ProjectionCallback(TrainerCallback):
         return f"{self._name}.pt"
 
     def _saved_state(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-        """The state in the checkpoint that this training run goes on from, if it goes on from one."""
+        """The state in the checkpoint that this training run resumes from, if there is one."""
         if state.global_step == 0 or self._resume_from is None:
             return None
         if self._resume_from == "auto":
@@ -151,7 +151,7 @@ class ProjectionCallback(TrainerCallback):
                 projection: dict[str, Any] = saved["projection"]
                 return projection
         raise ValueError(
-            f"training goes on from step {state.global_step}, but the projection's state of that step is not in "
+            f"training resumes from step {state.global_step}, but the projection's state of that step is not in "
             f"{' or '.join(map(str, files))}: pass resume_from= with the checkpoint "
             "folder, or resume_from=None if that checkpoint was saved without this callback"
         )

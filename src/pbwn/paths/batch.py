@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, is_
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from pbwn import functional
-from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, misfit
-from pbwn.layout import Whereabouts, is_plain, overlapping
+from pbwn.constraint import TOLERANCE, Constraint, MaxNorm, mismatch
+from pbwn.layout import MemorySnapshot, is_plain, overlapping
 from pbwn.paths import dtensor
 from pbwn.paths.torch import Entry, FunctionalPath, Rates, TorchPath, has_usual_radii, norm_dtype
 from pbwn.selection import ConstrainedWeight
@@ -30,19 +30,6 @@ from pbwn.selection.table import plural
 
 Backend: TypeAlias = Literal["auto", "torch", "numba", "compile"]
 BACKENDS = ("auto", "torch", "numba", "compile")
-
-
-class Path(Protocol):
-    """Weights that are projected together; whoever keeps it makes sure that they stay where they are."""
-
-    def project_(self, *, look: bool = False) -> None:
-        """Project all weights in place: equation (10)."""
-
-    def tangent_(self) -> None:
-        """Make the gradients of all weights tangent in place: equation (7)."""
-
-    def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
-        """Apply a step rule to the updates of all weights, and project them."""
 
 
 class Batch:
@@ -75,16 +62,26 @@ class Batch:
         self._masters = masters or {}
         self._backend: Backend = backend
         self._on_change = on_change
+        self._factors: Mapping[str, float] = {}
         self._plan: _Plan | None = None
 
-    def project_(self, *, look: bool = False) -> None:
+    def scale_radii(self, factors: Mapping[str, float]) -> None:
+        """Multiply the radii that were given by these factors, by the weight's name, from now on."""
+        if factors == self._factors:
+            return
+        refuse_mismatches(self._constraint, self._weights, factors)
+        self._factors = dict(factors)
+        if self._plan is not None:
+            self._plan.scale_radii_([factors.get(weight.name, 1.0) for weight in self._weights])
+
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights, in place: equation (10).
 
-        `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
         """
         plan = self._current_plan()
         for path in plan.paths:
-            path.project_(look=look)
+            path.project_(synchronize=synchronize)
         plan.finish_()
 
     @torch.no_grad()
@@ -93,7 +90,7 @@ class Batch:
         plan = self._current_plan()
         for weight, tensor in zip(self._weights, plan.stored, strict=True):
             norms, tolerance = dtensor.row_norms(tensor, weight.axes), TOLERANCE[tensor.dtype]
-            radii = self._radii_of(weight)
+            radii = self._radii_of(weight) * self._factors.get(weight.name, 1.0)
             factors = functional.safe_factors(self._constraint, norms, radii, leave_within=tolerance)
             if dtensor.is_sharded(tensor):
                 shard = dtensor.Shard.of(tensor, weight.axes)
@@ -111,8 +108,9 @@ class Batch:
 
     @torch.no_grad()
     def snapshot(self) -> list[Tensor]:
-        """Copies of all weights, as the next step starts from them."""
-        return [tensor.detach().clone() for tensor in self._current_plan().stored]
+        """Copies of all weights as the next step starts from them, in memory that is kept for the next snapshot."""
+        plan = self._current_plan()
+        return plan.snapshot_(plan.local)
 
     @torch.no_grad()
     def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
@@ -121,11 +119,10 @@ class Batch:
         `rates` holds the learning rate of each weight for the rule "angle", and is None for "tangent".
         """
         plan = self._current_plan()
-        starts = [dtensor.local(old.to(kept.dtype)) for old, kept in zip(before, plan.stored, strict=True)]
-        for path, indices in zip(plan.paths, plan.indices, strict=True):
-            path.step_(
-                [starts[index] for index in indices], None if rates is None else [rates[index] for index in indices]
-            )
+        if before is not plan.before:  # the plan is new: master weights were found, or a weight was replaced
+            plan.snapshot_(before)
+        for path, indices, starts in zip(plan.paths, plan.indices, plan.starts, strict=True):
+            path.step_(starts, None if rates is None else [rates[index] for index in indices])
         plan.finish_()
 
     def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:
@@ -145,10 +142,12 @@ class Batch:
             refuse_radii(self._weights, self._radii)
             radii = [self._radii_of(weight) for weight in self._weights]
             names = (weight.name for weight in self._weights)
-            refuse_misfits(self._constraint, self._weights, dict(zip(names, radii, strict=True)))
+            refuse_mismatches(self._constraint, self._weights, dict(zip(names, radii, strict=True)))
             masters = [self._masters.get(weight.name) for weight in self._weights]
             with torch.inference_mode(False), torch.no_grad():  # the plan outlives the mode that it is made in
                 plan = self._plan = _Plan(self._weights, masters, radii, self._constraint, self._backend)
+                if self._factors:
+                    plan.scale_radii_([self._factors.get(weight.name, 1.0) for weight in self._weights])
         return plan
 
 
@@ -171,8 +170,10 @@ class _Plan:
         self._rounded = [pair for pair in zip(self._parameters, self.stored, strict=True) if pair[0] is not pair[1]]
         self.sharded_weights = [weight for weight in weights if dtensor.is_sharded(weight.tensor)]
         self.sharded = [weight.tensor for weight in self.sharded_weights]
-        self._whereabouts = Whereabouts(self.stored)
+        self._memory = MemorySnapshot(self.stored)
         members = _members(weights, self.stored, radii)
+        self.local = [member.entry.weight.detach() for member in members]
+        self.before: list[Tensor] = []  # the weights before a step, if a step rule has asked for them
         taken = _paths(members, backend)
         self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
         together: dict[tuple[str, Hashable], list[int]] = {}
@@ -184,6 +185,15 @@ class _Plan:
             _make(path, [members[index] for index in indices], constraint) for (path, _), indices in together.items()
         ]
 
+    def snapshot_(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy these tensors, one for each weight, to where the paths find the weights before a step."""
+        if not self.before:
+            self.before = [torch.empty_like(weight) for weight in self.local]
+            self.starts = [[self.before[index] for index in indices] for indices in self.indices]
+        for kept, tensor in zip(self.before, tensors, strict=True):
+            kept.copy_(tensor)
+        return self.before
+
     def fits(self) -> bool:
         """Whether the weights are the same, and their memory is where it was, laid out as it was.
 
@@ -193,8 +203,14 @@ class _Plan:
         return (
             all(map(is_, found, self._parameters))
             and all(find() is kept for find, kept in self._masters)
-            and self._whereabouts.hold()
+            and self._memory.is_unchanged()
         )
+
+    @torch.no_grad()
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        for path, indices in zip(self.paths, self.indices, strict=True):
+            path.scale_radii_([factors[index] for index in indices])
 
     @torch.no_grad()
     def finish_(self) -> None:
@@ -305,12 +321,12 @@ def _share(member: _Member, path: str) -> Hashable:
     return weight.device, norm_dtype(weight), groups, member.entry.name if member.overlaps else None
 
 
-def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> Path:
+def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> FunctionalPath:
     entries = [member.entry for member in members]
     if path == "cut":
         return dtensor.CutRows(entries, constraint, [member.shard for member in members if member.shard])
     if path == "numba":
-        compiled: Path = _numba_path()(entries, constraint)
+        compiled: FunctionalPath = _numba_path()(entries, constraint)
         return compiled
     if path == "compile":
         from pbwn.paths.compile import CompiledPath
@@ -331,7 +347,7 @@ def _numba_path() -> Any:
     return NumbaPath
 
 
-def refuse_misfits(
+def refuse_mismatches(
     constraint: Constraint, weights: Iterable[ConstrainedWeight], lengths: Mapping[str, float | Tensor]
 ) -> None:
     """Refuse weights without values, and those whose dtype cannot hold the norm that they are to have."""
@@ -343,7 +359,7 @@ def refuse_misfits(
             raise ValueError(f"weight {weight.name!r}: its dtype {tensor.dtype} is not supported")
         if isinstance(constraint, MaxNorm):
             length = min(constraint.limit, torch.finfo(tensor.dtype).max)  # beyond which nothing is ever shortened
-        found = misfit(length, tensor.dtype, weight.fan_in) if isinstance(length, float) else None
+        found = mismatch(length, tensor.dtype, weight.fan_in) if isinstance(length, float) else None
         if found is not None:
             raise ValueError(f"weight {weight.name!r}: {found}")
 

@@ -9,21 +9,26 @@ from torch import Tensor
 
 from pbwn import functional
 from pbwn.constraint import Constraint
-from pbwn.paths.torch import Entry, Rates, is_laid_out_like, tangent_gradient_
+from pbwn.paths.torch import Entry, FunctionalPath, Rates, is_laid_out_like, tangent_gradient_
 
 
-class CompiledPath:
+class CompiledPath(FunctionalPath):
     """Weights on one device. The first call compiles, which takes seconds to minutes; so does one after a change."""
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
-        self._entries = list(entries)
-        self._weights = [(entry.weight.detach(), entry.axes, entry.row_radii) for entry in entries]
-        self._constraint = constraint
+        super().__init__(entries, constraint)
+        self._weights = [(entry.weight.detach(), entry.axes, entry.row_radii.clone()) for entry in entries]
         self._project = torch.compile(self._project_all, fullgraph=True, dynamic=False)
         self._tangent = torch.compile(self._tangent_all, fullgraph=True, dynamic=False)
         self._step = torch.compile(self._step_all, fullgraph=True, dynamic=False)
 
-    def project_(self, *, look: bool = False) -> None:
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor; what is compiled reads them anew."""
+        super().scale_radii_(factors)
+        for entry, (_, _, radii) in zip(self._entries, self._weights, strict=True):
+            radii.copy_(entry.row_radii)
+
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
         self._project()
 

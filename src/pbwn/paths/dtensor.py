@@ -139,16 +139,16 @@ class Shard:
         return shape if self.blocks is None else (self.num_blocks, *shape[1:])
 
     def per_row(self, values: T) -> T:
-        """Hand one value per neuron on to the rows of the part; a number is that of all of them."""
+        """Expand one value per neuron to the rows of the part; a scalar is that of all of them."""
         if self.blocks is None or not isinstance(values, Tensor):
             return values
         return values.index_select(0, self.blocks)  # type: ignore[return-value]
 
     def neuron_of_row(self) -> Tensor:
-        """The number of the neuron that each row of the part belongs to."""
+        """The index of the neuron that each row of the part belongs to."""
         shape = self.axes.neuron_shape(tuple(self.part.shape))
-        numbers = torch.arange(torch.Size(self.neuron_shape).numel(), device=self.part.device).view(self.neuron_shape)
-        return (numbers if self.blocks is None else numbers.index_select(0, self.blocks)).expand(shape).flatten()
+        indices = torch.arange(torch.Size(self.neuron_shape).numel(), device=self.part.device).view(self.neuron_shape)
+        return (indices if self.blocks is None else indices.index_select(0, self.blocks)).expand(shape).flatten()
 
 
 class CutRows(TorchPath):
@@ -158,7 +158,7 @@ class CutRows(TorchPath):
     infinite or zero takes a second projection, as on the path of whole rows.
     """
 
-    can_look = False
+    has_fallback = False
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint, shards: Sequence[Shard]) -> None:
         is_cpu = shards[0].part.device.type == "cpu"
@@ -168,8 +168,8 @@ class CutRows(TorchPath):
         if any(shard.blocks is not None for shard in shards):
             counts = [torch.Size(shard.neuron_shape).numel() for shard in shards]
             starts = [sum(counts[:index]) for index in range(len(counts))]
-            numbers = [shard.neuron_of_row() + start for shard, start in zip(shards, starts, strict=True)]
-            self._neurons, self._num_neurons = torch.cat(numbers), sum(counts)
+            indices = [shard.neuron_of_row() + start for shard, start in zip(shards, starts, strict=True)]
+            self._neurons, self._num_neurons = torch.cat(indices), sum(counts)
 
     def _combine_(self, norms: Tensor, dots: Tensor | None = None) -> None:
         """Replace the norms of parts by those of whole rows, and their products likewise."""
@@ -189,7 +189,7 @@ class CutRows(TorchPath):
 
 
 def exchange(values: Tensor, groups: Sequence[Any], device_type: str) -> Tensor:
-    """Put together what processes have of rows that are cut: norms in line 0, sums in the others.
+    """Combine what processes have of rows that are cut: norms in row 0 of `values`, sums in the others.
 
     All parts are gathered, and added up in the same order everywhere: processes agree to the last bit.
     """

@@ -9,11 +9,13 @@ Importing this imports numba. The loops are compiled when they are first needed,
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,29 +26,27 @@ from torch import Tensor
 
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
-from pbwn.paths.torch import Entry, Rates, is_laid_out_like, tangent_gradient_
+from pbwn.paths.torch import Entry, FunctionalPath, Rates, is_laid_out_like, tangent_gradient_
 
 if config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
 
+_log = logging.getLogger("pbwn")
 _ELEMENTS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}
 _SHARED_BYTES = 4 * 1024 * 1024  # less than this is done before a second thread would have started
 # A line of the table: COUNT rows of LENGTH elements, STRIDE apart. OFFSET is that of the first in its weight, NEURON
-# its number among all neurons.
+# its index among all neurons.
 _WEIGHT, _OFFSET, _COUNT, _STRIDE, _LENGTH, _NEURON = range(6)
 
 
-class NumbaPath:
-    """Weights of one dtype in the CPU's memory.
-
-    It holds addresses: whoever keeps it must make sure that the weights are still where they were.
-    """
+class NumbaPath(FunctionalPath):
+    """Weights of one dtype in the CPU's memory."""
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
-        self._entries = list(entries)
+        super().__init__(entries, constraint)
         self._elements = np.empty(0, _ELEMENTS[entries[0].weight.dtype])  # tells the loops the dtype
         self._addresses = np.array([entry.weight.data_ptr() for entry in entries], np.int64)
-        self._radii = np.concatenate([entry.row_radii.flatten().numpy() for entry in entries])
+        self._first_radii = self._radii = np.concatenate([entry.row_radii.flatten().numpy() for entry in entries])
         self._is_ball = isinstance(constraint, MaxNorm)
         self._bytes = sum(entry.weight.nbytes for entry in entries)
         self._tables: dict[int, list[np.ndarray]] = {}
@@ -62,7 +62,13 @@ class NumbaPath:
             return f"with strides {tensor.stride()} its rows are not contiguous in memory"
         return None
 
-    def project_(self, *, look: bool = False) -> None:
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        super().scale_radii_(factors)
+        neurons = [prod(entry.axes.neuron_shape(tuple(entry.weight.shape))) for entry in self._entries]
+        self._radii = self._first_radii * np.repeat(factors, neurons)
+
+    def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
         self._run(_project, self._addresses, self._radii, self._is_ball)
 
@@ -86,6 +92,7 @@ class NumbaPath:
         self._run(_step, self._addresses, starts, self._radii, turns)
 
     def _run(self, loop: Callable[..., None], *arguments: Any) -> None:
+        _announce_compiling(loop)
         threads = torch.get_num_threads() if self._bytes >= _SHARED_BYTES else 1
         if threads not in self._tables:
             self._tables[threads] = _tables(self._entries, threads)
@@ -97,12 +104,19 @@ class NumbaPath:
 
 
 @functools.cache
+def _announce_compiling(loop: Callable[..., None]) -> None:
+    """Say so where a loop is about to be compiled for the first time on this machine, since that takes seconds."""
+    if not any(_CACHE.glob(f"*{loop.__name__}*.nbi")):
+        _log.warning("compiling the projection for this CPU, which takes some seconds; the result is kept on disk")
+
+
+@functools.cache
 def _threads(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), "pbwn")
 
 
 def _has_contiguous_rows(weight: Tensor, axes: Axes) -> bool:
-    """Whether the elements of each row fill a stretch of memory, in whatever order."""
+    """Whether the elements of each row fill a contiguous range of memory, in whatever order."""
     rows = axes.rows(weight.detach())
     expected = 1
     for dim in sorted(range(axes.neuron_dims, rows.ndim), key=rows.stride):
@@ -117,30 +131,35 @@ def _tables(entries: Sequence[Entry], shares: int) -> list[np.ndarray]:
     """The rows of all weights, shared out so that each thread has about as many elements."""
     share = -(-sum(entry.weight.numel() for entry in entries) // shares)
     tables: list[list[tuple[int, ...]]] = [[]]
-    room = share
+    remaining = share
     for weight, offset, count, stride, length, neuron in _lines(entries):
         while count:
-            if room <= 0:
+            if remaining <= 0:
                 tables.append([])
-                room = share
-            rows = min(count, -(-room // length))
+                remaining = share
+            rows = min(count, -(-remaining // length))
             tables[-1].append((weight, offset, rows, stride, length, neuron))
-            offset, count, neuron, room = offset + rows * stride, count - rows, neuron + rows, room - rows * length
+            offset, count, neuron, remaining = (
+                offset + rows * stride,
+                count - rows,
+                neuron + rows,
+                remaining - rows * length,
+            )
     return [np.array(lines, np.int64).reshape(-1, 6) for lines in tables]
 
 
 def _lines(entries: Sequence[Entry]) -> Iterator[tuple[int, ...]]:
     """The rows of all weights, those of a weight that are evenly spaced in one line."""
     neuron = 0
-    for index, entry in enumerate(entries):
+    for weight, entry in enumerate(entries):
         rows, neuron_dims = entry.axes.rows(entry.weight.detach()), entry.axes.neuron_dims
         if neuron_dims == 0:  # a whole matrix is one row
             rows, neuron_dims = rows.unsqueeze(0), 1
         *outer, count = rows.shape[:neuron_dims]
         length = prod(rows.shape[neuron_dims:])
         for place in product(*map(range, outer)):
-            offset = sum(number * stride for number, stride in zip(place, rows.stride(), strict=False))
-            yield index, offset, count, rows.stride(len(outer)), length, neuron
+            offset = sum(index * stride for index, stride in zip(place, rows.stride(), strict=False))
+            yield weight, offset, count, rows.stride(len(outer)), length, neuron
             neuron += count
 
 
@@ -197,9 +216,9 @@ def _(value, element):
 
 
 @njit(error_model="numpy", fastmath=_FAST)
-def _row(elements, table, line, number, addresses):
+def _row(elements, table, line, index, addresses):
     """A row of a line, in the tensors at these addresses."""
-    offset = table[line, _OFFSET] + number * table[line, _STRIDE]
+    offset = table[line, _OFFSET] + index * table[line, _STRIDE]
     address = addresses[table[line, _WEIGHT]] + offset * elements.itemsize
     return carray(_pointer(address), (table[line, _LENGTH],), elements.dtype)
 
@@ -240,9 +259,9 @@ def _norm(row):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def _project(elements, table, addresses, radii, is_ball):
     for line in range(table.shape[0]):
-        for number in range(table[line, _COUNT]):
-            row = _row(elements, table, line, number, addresses)
-            factor = radii[table[line, _NEURON] + number] / _norm(row)
+        for index in range(table[line, _COUNT]):
+            row = _row(elements, table, line, index, addresses)
+            factor = radii[table[line, _NEURON] + index] / _norm(row)
             if not 0.0 < factor < np.inf or (is_ball and factor >= 1.0):
                 continue  # zero, not finite, free, or inside the ball
             if 1e-30 < factor < 1e30:
@@ -259,16 +278,16 @@ def _tangent(elements, table, addresses, gradients, radii):
     for line in range(table.shape[0]):
         if gradients[table[line, _WEIGHT]] == 0:
             continue
-        for number in range(table[line, _COUNT]):
-            row = _row(elements, table, line, number, addresses)
-            gradient = _row(elements, table, line, number, gradients)
+        for index in range(table[line, _COUNT]):
+            row = _row(elements, table, line, index, addresses)
+            gradient = _row(elements, table, line, index, gradients)
             squares, products = _sums(row, gradient, 1.0)
             multiple = products / squares
             if not (1e-280 < squares < 1e300 and abs(products) < np.inf):
                 scale = _inverse_of_largest(row)
                 squares, products = _sums(row, gradient, scale)
                 multiple = products / squares * scale
-            if multiple == 0.0 or not abs(multiple) < np.inf or radii[table[line, _NEURON] + number] == 0.0:
+            if multiple == 0.0 or not abs(multiple) < np.inf or radii[table[line, _NEURON] + index] == 0.0:
                 continue  # tangent already, zero, not finite, or free
             for i in range(row.size):
                 gradient[i] = _narrow(_wide(gradient[i]) - multiple * _wide(row[i]), gradient[i])
@@ -278,10 +297,10 @@ def _tangent(elements, table, addresses, gradients, radii):
 def _step(elements, table, addresses, starts, radii, rates):
     """Take the tangent part of each update, or its direction times a rate, and project; norms follow from sums."""
     for line in range(table.shape[0]):
-        for number in range(table[line, _COUNT]):
-            row = _row(elements, table, line, number, addresses)
-            start = _row(elements, table, line, number, starts)
-            radius = radii[table[line, _NEURON] + number]
+        for index in range(table[line, _COUNT]):
+            row = _row(elements, table, line, index, addresses)
+            start = _row(elements, table, line, index, starts)
+            radius = radii[table[line, _NEURON] + index]
             if radius == 0.0:
                 continue  # free
             squares = along = size = 0.0
@@ -304,7 +323,16 @@ def _step(elements, table, addresses, starts, radii, rates):
                 for i in range(row.size):
                     row[i] = start[i]
                 continue
-            for i in range(row.size):
-                old = np.float64(_wide(start[i]))
-                update = np.float64(_wide(row[i])) - old
-                row[i] = _narrow(factor * (kept * old + multiple * update), row[i])
+            kept, multiple = factor * kept, factor * multiple
+            if multiple < 1e30 and 1e-30 < factor < 1e30:
+                scalar, other = _scalar(kept, row[0]), _scalar(multiple, row[0])
+                for i in range(row.size):
+                    old = _wide(start[i])
+                    row[i] = _narrow(scalar * old + other * (_wide(row[i]) - old), row[i])
+            else:  # beyond float32
+                for i in range(row.size):
+                    old = np.float64(_wide(start[i]))
+                    row[i] = _narrow(kept * old + multiple * (_wide(row[i]) - old), row[i])
+
+
+_CACHE = Path(_project.stats.cache_path)  # the folder that compiled loops are kept in

@@ -3,7 +3,7 @@
 Norms are accumulated in float32 for float32, bfloat16 and float16, in float64 for float64. Off the CPU nothing waits
 for the device, and nothing is allocated that grows with a weight. There, a row whose squares leave the range of that
 dtype, so that its norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and
-is on the sphere after the next projection. On the CPU, where a look at the norms is free, such a weight goes through
+is on the sphere after the next projection. On the CPU, where reading the norms is free, such a weight goes through
 `functional` at once.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -44,6 +44,7 @@ class Entry:
         weight: the tensor that the next step starts from: the parameter, this process's shard of it, a master copy.
         axes: the axes of that tensor.
         radii: the norm of each row, one for all of them or one each; a row whose radius is 0 is free.
+        factor: what the radii are multiplied by now, where they change over the steps.
         get_gradient: looks up the gradient that belongs to that tensor; None where there is none.
         set_gradient: puts another gradient in its place.
     """
@@ -54,23 +55,36 @@ class Entry:
     radii: float | Tensor
     get_gradient: Callable[[], Tensor | None]
     set_gradient: Callable[[Tensor], None]
+    factor: float = 1.0
 
     @property
     def row_radii(self) -> Tensor:
         """The radii, one for each row, in float64."""
-        shape, dtype = self.axes.neuron_shape(tuple(self.weight.shape)), functional.wide_dtype(self.weight)
-        return torch.as_tensor(self.radii, dtype=dtype, device=self.weight.device).expand(shape)
+        radii = functional.per_neuron(self.radii, self.weight, self.axes)
+        return radii if self.factor == 1 else radii * self.factor
 
 
 class FunctionalPath:
-    """Weights that go through `functional`, one after the other: radii that float32 cannot divide by a norm."""
+    """Weights that are projected together, by `functional`, one after the other: the meaning of the faster paths.
+
+    It serves weights whose radii float32 cannot divide by a norm. Paths keep views and addresses: whoever keeps a path
+    makes sure that the weights stay where they are.
+    """
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
         self._entries = list(entries)
         self._constraint = constraint
 
-    def project_(self, *, look: bool = False) -> None:
-        """Project all weights in place: equation (10)."""
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        pairs = zip(self._entries, factors, strict=True)
+        self._entries = [replace(entry, factor=factor) for entry, factor in pairs]
+
+    def project_(self, *, synchronize: bool = False) -> None:
+        """Project all weights in place: equation (10).
+
+        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        """
         for entry in self._entries:
             functional.project_(entry.weight, entry.axes, self._constraint, radii=entry.row_radii)
 
@@ -88,14 +102,13 @@ class FunctionalPath:
                 functional.angle_step_(entry.weight, old, entry.axes, entry.row_radii, rates[index])
 
 
-class TorchPath:
+class TorchPath(FunctionalPath):
     """Weights on one device whose norms are accumulated in one dtype."""
 
-    can_look = True  # whether a weight can go through `functional` by itself
+    has_fallback = True  # whether a weight can go through `functional` by itself
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint, dtype: torch.dtype | None = None) -> None:
-        self._entries = list(entries)
-        self._constraint = constraint
+        super().__init__(entries, constraint)
         self._dtype = dtype or norm_dtype(entries[0].weight)
         self._is_cpu = entries[0].weight.device.type == "cpu"
         radii = [entry.row_radii.flatten() for entry in entries]
@@ -103,20 +116,29 @@ class TorchPath:
         self._radii = torch.cat(radii).to(self._dtype)
         self._is_free = self._radii == 0
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
+        self._first_radii = self._radii.clone()
         self._norms = torch.empty_like(self._radii)
+        self._before: Sequence[Tensor] | None = None
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
         # A ball's rows that are too long to be measured land outside it, for the next projection.
         self._limits = _LIMITS[self._dtype]
         if isinstance(constraint, MaxNorm):
             self._limits = (constraint.limit * 2.0**-64, 1.0)
 
-    def project_(self, *, look: bool = False) -> None:
-        """Project all weights in place: equation (10).
+    def scale_radii_(self, factors: Sequence[float]) -> None:
+        """Multiply the radii that each weight came with by a factor."""
+        super().scale_radii_(factors)
+        if len(set(factors)) == 1:  # nearly always: one function for all weights
+            torch.mul(self._first_radii, factors[0], out=self._radii)
+            return
+        parts = zip(self._first_radii.split(self._counts), self._radii.split(self._counts), factors, strict=True)
+        for first, radii, factor in parts:
+            torch.mul(first, factor, out=radii)
 
-        `look` waits for the device, to have rows right at once whose squares leave the range of their dtype.
-        """
+    def project_(self, *, synchronize: bool = False) -> None:
+        """Project all weights in place: equation (10)."""
         self._measure_()
-        unsafe = self._unsafe() if self.can_look and (look or self._is_cpu) else []
+        unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
         self._factors_()
         for index, rows in enumerate(self._rows):
             if index not in unsafe:
@@ -136,7 +158,7 @@ class TorchPath:
             if gradient is not None:
                 rows.dot(gradient, workspace, out)
         self._combine_(self._norms, dots)
-        unsafe = self._unsafe(dots) if self.can_look and self._is_cpu else []
+        unsafe = self._unsafe(dots) if self.has_fallback and self._is_cpu else []
         dots.div_(self._norms).div_(self._norms).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
         for index, (rows, gradient, multiples) in enumerate(members):
             if index in unsafe:
@@ -151,49 +173,68 @@ class TorchPath:
         `before` holds the weights as they were, `rates` the learning rate of each for the rule "angle", and None for
         "tangent". An update too small for its square counts as zero.
         """
-        stays = self._take_tangent_(before) if rates is None else self._take_angle_(before, rates)
+        if before is not self._before:
+            self._keep_views(before)
+        stays = self._take_tangent_() if rates is None else self._take_angle_(rates)
         self._measure_()
         self._factors_()
         self._norms.masked_fill_(stays, 1.0)
         for rows in self._rows:
             rows.scale_()
 
-    def _take_angle_(self, before: Sequence[Tensor], rates: Sequence[float | Tensor]) -> Tensor:
+    def _keep_views(self, before: Sequence[Tensor]) -> None:
+        """Make the views that step rules need: of rows, of the same rows before the step, and of values for each."""
+        self._before = before
+        self._multiples, self._is_broken = torch.empty_like(self._norms), torch.empty_like(self._is_free)
+        parts = [each.split(self._counts) for each in (self._multiples, self._is_broken, self._norms)]
+        self._steps: list[tuple[Tensor, ...]] = []
+        self._measure_starts: list[Callable[[], object]] = []
+        for rows, old, multiples, is_broken, norms in zip(self._rows, before, *parts, strict=True):
+            self._steps += rows.beside([old], [multiples, is_broken])
+            self._measure_starts += rows.measuring(old, norms)
+
+    def _take_angle_(self, rates: Sequence[float | Tensor]) -> Tensor:
         """Form w + lr R N(u) in place, and say which rows stay as they were."""
-        for rows, old in zip(self._rows, before, strict=True):
-            for row, start in rows.beside([old]):
-                row.sub_(start)
+        for row, start, _, _ in self._steps:
+            row.sub_(start)
         self._measure_()
-        is_broken = self._norms.isfinite().logical_or_(self._is_free).logical_not_()
-        multiples = torch.div(self._radii, self._norms).nan_to_num_(0.0, 0.0, 0.0)
-        for part, rate in zip(multiples.split(self._counts), rates, strict=True):
-            part.mul_(rate)
+        torch.logical_or(self._norms.isfinite(), self._is_free, out=self._is_broken).logical_not_()
+        multiples = torch.div(self._radii, self._norms, out=self._multiples).nan_to_num_(0.0, 0.0, 0.0)
+        if all(rate is rates[0] for rate in rates):  # one parameter group
+            multiples.mul_(rates[0])
+        else:
+            for part, rate in zip(multiples.split(self._counts), rates, strict=True):
+                part.mul_(rate)
         stays = (multiples == 0).masked_fill_(self._is_free, False)
         multiples.masked_fill_(self._is_free, 1.0)
-        parts = zip(self._rows, before, is_broken.split(self._counts), multiples.split(self._counts), strict=True)
-        for rows, old, broken, multiple in parts:
-            for update, start, is_bad, factor in rows.beside([old], [broken, multiple]):
+        clear = self._may_be_any(self._is_broken)
+        for update, start, multiple, is_bad in self._steps:
+            if clear:
                 update.masked_fill_(is_bad, 0.0)
-                torch.addcmul(start, update, factor, out=update)
+            torch.addcmul(start, update, multiple, out=update)
         return stays
 
-    def _take_tangent_(self, before: Sequence[Tensor]) -> Tensor:
+    def _take_tangent_(self) -> Tensor:
         """Form w + u - (w·u) w / |w|² in place, and say which rows stay as they were."""
-        dots, workspace = torch.empty_like(self._norms), self._workspace()
-        for rows, old, out, norms in zip(
-            self._rows, before, dots.split(self._counts), self._norms.split(self._counts), strict=True
-        ):
-            rows.dot(old, workspace, out)
-            rows.measure_other(old, norms)
+        workspace, dots = self._workspace(), self._multiples
+        for row, start, out, _ in self._steps:
+            _write_dots(row, start, out, workspace)
+        for measure in self._measure_starts:
+            measure()
         self._combine_(self._norms, dots)
-        is_broken = dots.isfinite().logical_or_(self._is_free).logical_not_()
+        torch.logical_or(dots.isfinite(), self._is_free, out=self._is_broken).logical_not_()
         dots.div_(self._norms).div_(self._norms).sub_(1.0).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
-        parts = zip(self._rows, before, is_broken.split(self._counts), dots.split(self._counts), strict=True)
-        for rows, old, broken, multiple in parts:
-            for row, start, is_bad, factor in rows.beside([old], [broken, multiple]):
-                torch.where(is_bad, start, row, out=row)
-                row.addcmul_(start, factor, value=-1)
-        return is_broken
+        dots.masked_fill_(self._is_broken, -1.0)  # nothing but the start
+        clear = self._may_be_any(self._is_broken)
+        for row, start, multiple, is_bad in self._steps:
+            if clear:
+                row.masked_fill_(is_bad, 0.0)
+            row.addcmul_(start, multiple, value=-1)
+        return self._is_broken
+
+    def _may_be_any(self, rows: Tensor) -> bool:
+        """Whether there is one in a mask of rows, as far as that is seen without waiting for a device."""
+        return not self._is_cpu or bool(rows.any())
 
     def _measure_(self) -> None:
         for rows in self._rows:
@@ -251,21 +292,17 @@ class Rows:
         for rows, _, factors in self._views:
             rows.mul_(factors)
 
-    def measure_other(self, other: Tensor, norms: Tensor) -> None:
-        """Write the norms of another tensor's rows."""
-        for _, rows, out in self.beside([other], [norms]):
-            _measuring(rows, out.view(out.shape[: self._axes.neuron_dims]))()
+    def measuring(self, other: Tensor, norms: Tensor) -> list[Callable[[], object]]:
+        """What writes the norms of another tensor's rows."""
+        return [
+            _measuring(rows, out.view(out.shape[: self._axes.neuron_dims]))
+            for _, rows, out in self.beside([other], [norms])
+        ]
 
     def dot(self, other: Tensor, workspace: tuple[Tensor, Tensor], out: Tensor) -> None:
         """Write the inner product of each row with another tensor's, such as its gradient."""
-        elements, one = workspace
         for rows, others, dots in self.beside([other], [out]):
-            products = elements.narrow(0, 0, rows.numel()).view(rows.shape)
-            if torch.result_type(rows, others) == elements.dtype:
-                torch.mul(rows, others, out=products)
-            else:  # of two half-precision tensors, the product would be rounded to half precision
-                torch.mul(rows, one, out=products).mul_(others)
-            torch.sum(products, tuple(range(self._axes.neuron_dims, rows.ndim)), keepdim=True, out=dots)
+            _write_dots(rows, others, dots, workspace)
 
     def subtract_from_(self, gradient: Tensor, multiples: Tensor) -> None:
         """Subtract a multiple of each row from its gradient."""
@@ -283,6 +320,17 @@ class Rows:
         return functional.blocks(self._axes.neuron_dims, rows, *others) if self._in_blocks else [(rows, *others)]
 
 
+def _write_dots(rows: Tensor, others: Tensor, dots: Tensor, workspace: tuple[Tensor, Tensor]) -> None:
+    """Write the inner products of rows; `dots` has one element for each, and dimensions of size 1 beside."""
+    elements, one = workspace
+    products = elements.narrow(0, 0, rows.numel()).view(rows.shape)
+    if torch.result_type(rows, others) == elements.dtype:
+        torch.mul(rows, others, out=products)
+    else:  # of two half-precision tensors, the product would be rounded to half precision
+        torch.mul(rows, one, out=products).mul_(others)
+    torch.sum(products, [dim for dim, size in enumerate(dots.shape) if size == 1], keepdim=True, out=dots)
+
+
 def norm_dtype(weight: Tensor) -> torch.dtype:
     """The dtype that a weight's norms are accumulated in."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
@@ -298,7 +346,7 @@ def has_usual_radii(entry: Entry) -> bool:
 
 
 def is_laid_out_like(gradient: Tensor, weight: Tensor) -> bool:
-    """Whether a gradient lies in the same memory as its weight, with the same shape, strides and dtype."""
+    """Whether a gradient has the shape, strides, dtype and device of its weight."""
     return (
         gradient.layout is torch.strided
         and gradient.shape == weight.shape

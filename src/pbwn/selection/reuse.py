@@ -26,21 +26,21 @@ def chosen(
     optimizer: Iterable[Optimizer] | None = None,
     frozen: Literal["leave", "constrain"] = "leave",
     zero: Collection[str] = (),
-    **wishes: Any,
+    **options: Any,
 ) -> Selection:
-    """The selection that was given, as far as it holds for these optimizers, or the one that these wishes make.
+    """The selection that was given, as far as it holds for these optimizers, or what `select` makes of these options.
 
     `zero` names weights that were zero when training began, and are left alone though they are not zero any more. Where
     weights are sharded, every process has to call this.
     """
     if selection is None:
-        found = select(model, optimizer=optimizer, frozen=frozen, **wishes)
+        found = select(model, optimizer=optimizer, frozen=frozen, **options)
         return without_zeros(found, sharded_only=True, known=zero)
     if not isinstance(selection, Selection):
         raise TypeError(f"selection is what pbwn.select(model) returned; found {type(selection).__name__}")
     for name, default in _DEFAULTS.items():
-        wish = wishes.get(name, default)
-        if wish != default and (wish or default):
+        option = options.get(name, default)
+        if option != default and (option or default):
             raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
     check_model(model, selection)
     dtensor.reshard(model)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from pbwn.axes import Axes, LayerAxes, MisfitError, can_be_registered, layer_axes
+from pbwn.axes import Axes, LayerAxes, MismatchError, can_be_registered, layer_axes
 from pbwn.selection.names import NamedParameter, layer_name
 
 SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -96,19 +96,19 @@ def _obstacle(named: NamedParameter) -> Reason | None:
 
 def _known_axes(named: NamedParameter, known: LayerAxes, direction: str) -> Axes | Reason:
     layer, shape, dims = layer_name(named.module), tuple(named.parameter.shape), known.dims_of(named.attribute)
-    misfit = None if dims in (None, len(shape)) else f"{len(shape)} dimensions instead of {dims}"
-    if misfit is None:
+    mismatch = None if dims in (None, len(shape)) else f"{len(shape)} dimensions instead of {dims}"
+    if mismatch is None:
         try:
             axes = known.find(named.module, named.attribute, direction)
-        except MisfitError as error:
-            misfit = str(error)
+        except MismatchError as error:
+            mismatch = str(error)
         else:
             if axes is None:
                 return Reason(f"outgoing weights of {layer} are not defined")
-            misfit = axes.misfit(shape)
-            if misfit is None:
+            mismatch = axes.mismatch(shape)
+            if mismatch is None:
                 return axes
-    return Reason(f"unusual {layer}: {misfit}, pass axes={{{named.name!r}: ...}}", unknown=True)
+    return Reason(f"unusual {layer}: {mismatch}, pass axes={{{named.name!r}: ...}}", unknown=True)
 
 
 def _unknown_axes(named: NamedParameter) -> Reason:

@@ -189,7 +189,7 @@ class _Selector:
             named = next((named for named in tied if matches(pattern, named.name)), None)
             is_exact = any(named.name == pattern for named in tied)
             if named is not None and (is_exact or self._is_weight(named)):
-                self._refuse_misfit(pattern, named, axes, is_exact=is_exact)
+                self._refuse_mismatch(pattern, named, axes, is_exact=is_exact)
                 given[axes] = pattern
         if len(given) > 1:
             raise ValueError(f"weight {tied[0].name!r} is given conflicting axes: {', '.join(map(str, given))}")
@@ -200,17 +200,17 @@ class _Selector:
         verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
         return isinstance(verdict, Axes) or verdict.unknown
 
-    def _refuse_misfit(self, pattern: str, named: NamedParameter, axes: Axes, *, is_exact: bool) -> None:
+    def _refuse_mismatch(self, pattern: str, named: NamedParameter, axes: Axes, *, is_exact: bool) -> None:
         shape = tuple(named.parameter.shape)
-        misfit = axes.misfit(shape) or unsupported(named)
-        if misfit is None and named.parameter.numel() == 0:
-            misfit = "the weight is empty"
-        if misfit is None and not named.parameter.requires_grad and not self.constrain_frozen:
-            misfit = "the weight is frozen (requires_grad=False)"
-        if misfit is not None:
+        mismatch = axes.mismatch(shape) or unsupported(named)
+        if mismatch is None and named.parameter.numel() == 0:
+            mismatch = "the weight is empty"
+        if mismatch is None and not named.parameter.requires_grad and not self.constrain_frozen:
+            mismatch = "the weight is frozen (requires_grad=False)"
+        if mismatch is not None:
             covered = "" if is_exact else f" match {named.name!r}"
             advice = "" if is_exact else ". Name the weights that have these axes one by one"
-            raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {misfit}{advice}")
+            raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {mismatch}{advice}")
 
     def _by_default(self, named: NamedParameter, is_named: bool) -> Axes | Reason:
         verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)

@@ -26,8 +26,8 @@ def without_zeros(
     parted = [weight for weight in unnamed if exchange and dtensor.is_sharded(weight.tensor)]
     plain = [weight for weight in unnamed if not sharded_only and is_plain(weight.tensor)]
     zero = {id(weight) for weight in unnamed if weight.name in known}
-    for weights, look in ((plain, _are_zero), (parted, _are_zero_everywhere)):
-        flags = look([weight.tensor for weight in weights])
+    for weights, are_zero in ((plain, _are_zero), (parted, _are_zero_everywhere)):
+        flags = are_zero([weight.tensor for weight in weights])
         zero |= {id(weight) for weight, is_zero in zip(weights, flags, strict=True) if is_zero}
     if not zero:
         return selection
@@ -40,24 +40,15 @@ def without_zeros(
 
 
 def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether tensors are zero, each as a whole."""
-    found = [False] * len(tensors)
-    by_device: dict[torch.device, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        if tensor.device.type != "cpu":
-            by_device.setdefault(tensor.device, []).append(index)
-        elif not tensor[(0,) * tensor.ndim].item():  # nearly always enough, and free on the CPU
-            found[index] = not tensor.detach().any().item()
-    for indices in by_device.values():
-        for index, is_zero in zip(indices, _are_zero_at_once([tensors[i] for i in indices]), strict=True):
-            found[index] = is_zero
-    return found
+    """Whether tensors are zero, each as a whole. Where all are on one device, it is waited for once."""
+    flags = [_any(tensor.detach()) for tensor in tensors]
+    return [not flag for flag in torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()] if flags else []
 
 
-def _are_zero_at_once(tensors: Sequence[Tensor]) -> list[bool]:
-    """The same for tensors of one device, whose values are waited for once."""
-    flags: list[bool] = torch.stack([tensor.detach().any() for tensor in tensors]).tolist()
-    return [not is_any for is_any in flags]
+def _any(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "cpu" and tensor[(0,) * tensor.ndim] != 0:  # nearly always enough, and free on the CPU
+        return torch.tensor(True)
+    return tensor.any()
 
 
 def _are_zero_everywhere(tensors: Sequence[Tensor]) -> list[bool]:
