@@ -7,6 +7,7 @@ from pbwn.axes import Axes, register
 from pbwn.certificate import Certificate
 from pbwn.constraint import MaxNorm, UnitNorm
 from pbwn.flops import Cost, cost
+from pbwn.invariance import Invariance, invariance
 from pbwn.norm_projection import NormProjection, attach, project_
 from pbwn.selection import Selection, select
 
@@ -14,12 +15,14 @@ __all__ = [
     "Axes",
     "Certificate",
     "Cost",
+    "Invariance",
     "MaxNorm",
     "NormProjection",
     "Selection",
     "UnitNorm",
     "attach",
     "cost",
+    "invariance",
     "project_",
     "register",
     "select",
