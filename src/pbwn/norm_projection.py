@@ -9,7 +9,7 @@ from functools import partial
 from numbers import Integral
 from threading import RLock
 from typing import Any, Literal
-from weakref import WeakSet, ref
+from weakref import WeakMethod, WeakSet, ref
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
@@ -20,6 +20,7 @@ from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.functional import wide_dtype
 from pbwn.masters import find_masters, has_second_iterate, look_up
+from pbwn.monitor import Monitor, Record, Watched
 from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
@@ -218,6 +219,7 @@ class NormProjection:
         self._step = step
         self._backend: Backend = backend
         self._radii: dict[str, float | Tensor] = {}
+        self._monitor: Monitor | None = None
         self._fsdp = dtensor.FsdpModules(model)
         self._drivers = [_Driver(_moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
 
@@ -272,9 +274,60 @@ class NormProjection:
             backend: Backend = "torch" if self._backend == "torch" else "auto"
             Batch(copies, self._constraint, radii, backend=backend).project_(look=True)
             return
+        before = None if self._monitor is None else self._monitor.loss_of(self._model)
+        if before is not None:
+            dtensor.reshard(self._model)
         for driver in self._drivers:
             self._batch(driver).project_(look=True)
             driver.projected = True
+        if self._monitor is not None and before is not None:
+            self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
+
+    def monitor(
+        self,
+        every: int = 50,
+        *,
+        loss: Callable[[], Any] | None = None,
+        writer: Any = None,
+        on_record: Callable[[list[Record]], None] | None = None,
+    ) -> Monitor:
+        """Record what happens to each weight in every so many steps, until `stop()` of what is returned is called.
+
+        Recorded are the norms before the projection, the shares of gradient and update along the weights, the angle
+        turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
+        nothing; a recorded one keeps a copy of the constrained weights. Where weights are sharded, every process has to
+        call this. It is not part of the state: call it again after resuming, and steps are counted on.
+
+        Args:
+            every: record every so many real steps of each optimizer.
+            loss: a function without arguments that returns the loss on some batch: it is called before and after each
+                projection in a recorded step and by hand, without gradients, and nothing that it changes stays.
+            writer: a TensorBoard `SummaryWriter`, to which each record is added.
+            on_record: called with each record, a list of dictionaries, one for each weight.
+        """
+        if self._monitor is not None:
+            raise RuntimeError("the projection has a monitor already: call stop() on that one first")
+        if not all(driver.is_hooked for driver in self._drivers):
+            raise RuntimeError(
+                "the projection is detached from its optimizer, and sees no steps: call rebind(optimizer) first"
+            )
+        self._monitor = Monitor(
+            every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
+        )
+        self._hear_gradients()
+        return self._monitor
+
+    def _stop_monitor(self) -> None:
+        self._monitor = None
+        self._hear_gradients()
+
+    def _hear_gradients(self) -> None:
+        """Be told of complete gradients where somebody wants to know."""
+        wanted = self._gradient == "riemannian" or self._monitor is not None
+        for driver in self._drivers:
+            driver.watched = None
+            if (hooks := driver.hooks()) is not None:
+                hooks.hear_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and see whether the hooks are in place.
@@ -350,11 +403,12 @@ class NormProjection:
             hooks = StepHooks(
                 one,
                 on_begin=partial(self._before_step, driver),
-                on_gradient=partial(self._on_gradient, driver) if self._gradient == "riemannian" else None,
+                on_gradient=None,
                 on_step=partial(self._after_step, driver),
                 exact=self._every is not None and self._every > 1,
             )
             driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
+        self._hear_gradients()
         with _attaching:
             _attached.add(self)
 
@@ -377,8 +431,8 @@ class NormProjection:
         return f"<NormProjection: {len(self._selection.constrained):,} weights, {self._settings()}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None, before=None) for driver in self._drivers]
-        return {**self.__dict__, "_drivers": bare}
+        gone: dict[str, Any] = {"hooks": _nothing, "owner": _nothing, "batch": None, "before": None, "watched": None}
+        return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
 
     def _settings(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
@@ -453,10 +507,19 @@ class NormProjection:
         if self._step != "plain":
             self._fsdp.reshard()
             driver.before = self._batch(driver).snapshot()
+        if self._monitor is not None:
+            driver.watched = None  # of a step that was skipped
+            if self._monitor.is_due(driver.steps + 1):
+                self._fsdp.reshard()
+                before = driver.before or self._batch(driver).snapshot()
+                driver.watched = Watched(driver.steps + 1, driver.weights, before)
 
     def _on_gradient(self, driver: _Driver) -> None:
         self._fsdp.reshard()
-        self._batch(driver).tangent_()
+        if driver.watched is not None:
+            driver.watched.see_gradients()
+        if self._gradient == "riemannian":
+            self._batch(driver).tangent_()
 
     def _after_step(self, driver: _Driver) -> None:
         self._fsdp.reshard()
@@ -464,6 +527,8 @@ class NormProjection:
             driver.find_masters()
         driver.steps += 1
         driver.projected = self._every is not None and driver.steps % self._every == 0
+        watched, driver.watched = driver.watched, None
+        loss = self._see_updates(driver, watched) if watched is not None else None
         if self._step != "plain":
             before, driver.before = driver.before, None
             assert before is not None
@@ -473,6 +538,17 @@ class NormProjection:
             self._batch(driver).project_()
         if driver.projected:
             _forget_curvature(driver.optimizer)
+        if watched is not None and self._monitor is not None:
+            watched.see_results(list(self._stored(driver.weights).values()))
+            rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
+            self._monitor.add(watched, rates=rates, projected=driver.projected, losses=(loss, after))
+
+    def _see_updates(self, driver: _Driver, watched: Watched) -> Tensor | None:
+        """Measure the optimizer's update, and the loss before a projection where it is asked for."""
+        watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._radii)
+        loss = self._monitor.loss_of(self._model) if self._monitor is not None and driver.projected else None
+        self._fsdp.reshard()
+        return loss
 
     def _refuse_replaced(self, driver: _Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
@@ -527,6 +603,7 @@ class _Driver:
     has_found_masters: bool = False
     has_begun: bool = False
     before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
+    watched: Watched | None = None  # a step that is recorded, while it is taken
 
     @property
     def is_hooked(self) -> bool:
@@ -560,7 +637,7 @@ class _Driver:
         """The learning rate of each weight: that of its parameter group, as it is now."""
         optimizer = self.owner()
         assert optimizer is not None
-        rates = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
+        rates = {id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]}
         return [rates[id(weight.tensor)] for weight in self.weights]
 
     def refuse_half_precision(self, step: str) -> None:

@@ -43,6 +43,7 @@ LAYERS = [
     "radii",
     "state",
     "certificate",
+    "monitor",
     "norm_projection",
 ]
 # On top of the library, beside each other; nothing in it imports them.
@@ -82,6 +83,7 @@ def test_the_public_names_are_these():
         "gradient",
         "load_state_dict",
         "model",
+        "monitor",
         "project",
         "rebind",
         "selection",
