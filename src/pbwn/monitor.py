@@ -69,7 +69,8 @@ class Monitor:
             raise TypeError(f"loss is a function without arguments that returns the loss; found {type(loss).__name__}")
         if writer is not None and not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(
-                f"writer is a torch.utils.tensorboard.SummaryWriter, or has its add_scalar; found {type(writer).__name__}"
+                "writer is a torch.utils.tensorboard.SummaryWriter, or has its add_scalar; found "
+                f"{type(writer).__name__}"
             )
         self.records: list[Record] = []
         self.losses: list[Record] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
@@ -16,6 +17,7 @@ from torch.optim import LBFGS, Optimizer
 
 from pbwn import state as states
 from pbwn.axes import Axes
+from pbwn.batch_statistics import BatchStatistics
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.functional import wide_dtype
@@ -51,7 +53,8 @@ def attach(
     direction: Literal["incoming", "outgoing"] = "incoming",
     per: Literal["neuron", "matrix"] = "neuron",
     selection: Selection | None = None,
-    initial: bool = True,
+    initial: bool | Literal["fold"] = True,
+    follow: Any = "auto",
     state: Mapping[str, Any] | None = None,
     strict: bool = False,
     backend: Backend = "auto",
@@ -80,7 +83,14 @@ def attach(
         per: one norm for each "neuron", or one for each whole "matrix": stacked experts are a matrix each, and so are
             the matrices that attention and recurrent layers pack into one weight.
         selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
-        initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
+        initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit. "fold" keeps
+            the function: each neuron's norm goes into the batch normalisation or the gain right behind it. It needs
+            `follow=` with example inputs, and is refused where there is no such place.
+        follow: whether the running statistics of a batch normalisation right behind a weight are rescaled with it, so
+            that evaluation stays as it was: "auto" where a projection is by hand or the interval is at least
+            5 / momentum steps, never at `every=1`; None: never. Who feeds whom is seen in the first forward passes.
+            Example inputs, a tuple where the model takes several, show it at once, and have the initial projection
+            followed as well.
         state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
             the optimizer's state first.
         strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
@@ -108,6 +118,12 @@ def attach(
         raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if backend not in paths.BACKENDS:
         raise ValueError(f"backend is one of {', '.join(paths.BACKENDS)}; found {backend!r}")
+    if not isinstance(initial, bool) and initial != "fold":
+        raise ValueError(f'initial is True, False or "fold"; found {initial!r}')
+    if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
+        raise ValueError(f'follow is "auto", None, or example inputs of the model; found {follow!r}')
+    if initial == "fold" and (follow is None or isinstance(follow, str)):
+        raise ValueError('initial="fold" has to see what is behind each weight: pass follow= with example inputs')
     lack = paths.missing(backend)
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
@@ -139,8 +155,9 @@ def attach(
         step=step,
         optimizers=optimizers,
         backend=backend,
+        follow=follow is not None,
     )
-    attached._start(optimizers, state, project=initial)
+    attached._start(optimizers, state, project=initial, example=None if isinstance(follow, str) else follow)
     return attached
 
 
@@ -209,6 +226,7 @@ class NormProjection:
         step: Literal["plain", "tangent", "angle"] = "plain",
         optimizers: Sequence[Optimizer],
         backend: Backend = "auto",
+        follow: bool = True,
     ) -> None:
         """Use `attach`, which checks its arguments."""
         self._model = model
@@ -220,6 +238,7 @@ class NormProjection:
         self._backend: Backend = backend
         self._radii: dict[str, float | Tensor] = {}
         self._monitor: Monitor | None = None
+        self._statistics = BatchStatistics(model, selection.constrained) if follow else None
         self._fsdp = dtensor.FsdpModules(model)
         self._drivers = [_Driver(_moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
 
@@ -272,16 +291,31 @@ class NormProjection:
                     radii[copy.name] = dtensor.scatter(whole[copy.name], copy.tensor, copy.axes)
             # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
             backend: Backend = "torch" if self._backend == "torch" else "auto"
-            Batch(copies, self._constraint, radii, backend=backend).project_(look=True)
+            with self._following(model):
+                Batch(copies, self._constraint, radii, backend=backend).project_(look=True)
             return
         before = None if self._monitor is None else self._monitor.loss_of(self._model)
         if before is not None:
             dtensor.reshard(self._model)
-        for driver in self._drivers:
-            self._batch(driver).project_(look=True)
-            driver.projected = True
+        with self._following():
+            for driver in self._drivers:
+                self._batch(driver).project_(look=True)
+                driver.projected = True
         if self._monitor is not None and before is not None:
             self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
+
+    def _following(self, copy: nn.Module | None = None, *, every: int | None = None) -> AbstractContextManager[None]:
+        """Have batch statistics follow a projection, where that was asked for and makes sense."""
+        if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
+            return nullcontext()
+        if every is None and self._statistics.is_blind:
+            warnings.warn(
+                "batch statistics do not follow this projection: no forward pass was seen that tells whom they belong "
+                "to. Pass follow= with example inputs to attach, gather them anew afterwards "
+                "(torch.optim.swa_utils.update_bn), or follow=None to leave them without this warning",
+                stacklevel=3,
+            )
+        return self._statistics.following(copy, every=every)
 
     def monitor(
         self,
@@ -377,6 +411,8 @@ class NormProjection:
             if weight.name in saved.radii:
                 radii = saved.radii[weight.name].to(weight.tensor.device, wide_dtype(weight.tensor))
                 self._radii[weight.name] = dtensor.scatter(radii, weight.tensor, weight.axes)
+        if self._statistics is not None:
+            self._statistics.load(saved.follow)
         for driver, steps, projected in zip(self._drivers, saved.steps, saved.projected, strict=True):
             driver.steps, driver.projected, driver.batch = steps, projected, None
             names = {weight.name for weight in driver.weights}
@@ -409,6 +445,8 @@ class NormProjection:
             )
             driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
         self._hear_gradients()
+        if self._statistics is not None and self._every != 1:
+            self._statistics.watch()
         with _attaching:
             _attached.add(self)
 
@@ -419,13 +457,17 @@ class NormProjection:
             if hooks is not None:
                 hooks.remove()
             driver.hooks = _nothing
+        if self._statistics is not None:
+            self._statistics.ignore()
         with _attaching:
             _attached.discard(self)
 
     def __str__(self) -> str:
         weights = [weight for weight in self._selection.constrained if weight.found is not None]
         used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
-        return f"{self._settings()}, backend {used}\n{self._selection}"
+        table = None if self._statistics is None or self._every == 1 else self._statistics.table()
+        statistics = f"\n\n{table.text()}" if table is not None and table.rows else ""
+        return f"{self._settings()}, backend {used}\n{self._selection}{statistics}"
 
     def __repr__(self) -> str:
         return f"<NormProjection: {len(self._selection.constrained):,} weights, {self._settings()}>"
@@ -439,7 +481,14 @@ class NormProjection:
         step = "" if self._step == "plain" else f", {self._step} step (copies the constrained weights)"
         return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
-    def _start(self, optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None, *, project: bool) -> None:
+    def _start(
+        self,
+        optimizers: Sequence[Optimizer],
+        state: Mapping[str, Any] | None,
+        *,
+        project: bool | Literal["fold"],
+        example: Any = None,
+    ) -> None:
         """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
         weights = self._selection.constrained
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
@@ -456,10 +505,26 @@ class NormProjection:
         else:
             paths.refuse_misfits(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
-            for driver in self._drivers if project else ():
-                self._batch(driver).settle_()
-                driver.projected = True
+            with self._initially(optimizers, project, example):
+                for driver in self._drivers if project else ():
+                    self._batch(driver).settle_()
+                    driver.projected = True
         self.rebind(optimizers)
+
+    def _initially(
+        self, optimizers: Sequence[Optimizer], project: bool | Literal["fold"], example: Any
+    ) -> AbstractContextManager[None]:
+        """Have what is behind the weights follow the initial projection, where example inputs show what that is."""
+        if self._statistics is None or example is None:
+            return nullcontext()
+        self._statistics.see(example)
+        dtensor.reshard(self._model)
+        if project != "fold":
+            return self._statistics.following()
+        if any(optimizer.state for optimizer in optimizers):
+            raise ValueError('initial="fold" belongs before the first step, and the optimizer has state: fold earlier')
+        self._statistics.refuse_homeless(self._constraint, self._radii)
+        return self._statistics.folding()
 
     def _state(self) -> states.State:
         return states.State(
@@ -473,6 +538,7 @@ class NormProjection:
             projected=[driver.projected for driver in self._drivers],
             radii=self._whole_radii(),
             masters={name: key for driver in self._drivers for name, key in driver.masters.items()},
+            follow=None if self._statistics is None else self._statistics.state(),
         )
 
     def _stored(self, weights: Iterable[ConstrainedWeight]) -> dict[str, Tensor]:
@@ -535,7 +601,8 @@ class NormProjection:
             driver.refuse_half_precision(self._step)
             self._batch(driver).step_(before, driver.rates() if self._step == "angle" else None)
         elif driver.projected:
-            self._batch(driver).project_()
+            with self._following(every=self._every):
+                self._batch(driver).project_()
         if driver.projected:
             _forget_curvature(driver.optimizer)
         if watched is not None and self._monitor is not None:

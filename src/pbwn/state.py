@@ -32,6 +32,7 @@ class State:
         projected: whether its weights are just projected, for each optimizer.
         radii: one per neuron, of whole weights, where neurons have their own or are free.
         masters: the key of its master weight in the optimizer's state, where a weight has one.
+        follow: which batch normalisations were seen to follow which weights.
     """
 
     constraint: dict[str, Any]
@@ -44,6 +45,7 @@ class State:
     masters: dict[str, Hashable] = field(default_factory=dict)
     step: str = "plain"
     zero: list[str] = field(default_factory=list)
+    follow: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The fields and the version."""
@@ -60,6 +62,7 @@ def read(state: Mapping[str, Any]) -> State:
         state = _from_version_1(state)
     elif version != VERSION and "version" in state:
         raise ValueError(f"the state has version {version}; this pbwn reads versions 1 and {VERSION}: update pbwn")
+    state = {"follow": None, **state}  # the first states of version 2 had none
     missing = known - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")

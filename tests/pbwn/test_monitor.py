@@ -209,9 +209,11 @@ def test_without_a_monitor_nothing_is_kept_or_measured():
     monitor = projection.monitor(every=1)
     train(model, optimizer, range(1))
     monitor.stop()
-    with mock.patch("pbwn.norm_projection.Watched", side_effect=AssertionError):
-        with mock.patch.object(pbwn.NormProjection, "_on_gradient", side_effect=AssertionError):
-            train(model, optimizer, range(2))
+    with (
+        mock.patch("pbwn.norm_projection.Watched", side_effect=AssertionError),
+        mock.patch.object(pbwn.NormProjection, "_on_gradient", side_effect=AssertionError),
+    ):
+        train(model, optimizer, range(2))
     assert {record["step"] for record in monitor.records} == {1}
     assert projection.monitor(every=1).records == []  # a new one may follow
 

@@ -114,7 +114,7 @@ class _Tracer(TorchFunctionMode):
     ) -> Any:
         keyword = kwargs or {}
         result = func(*args, **keyword)
-        name = _name(func)
+        name = function_name(func)
         operands = [*tensors_in(args), *tensors_in(keyword)]
         written = operands[:1] if name == "__setitem__" else list(tensors_in(result))
         if not written:
@@ -153,7 +153,8 @@ class _Tracer(TorchFunctionMode):
             self._origins[base] = _Origin(self._origin(base).last | origin.last)
 
 
-def _name(func: Callable[..., Any]) -> str:
+def function_name(func: Callable[..., Any]) -> str:
+    """The name of one of torch's functions, methods or properties."""
     name = str(getattr(func, "__name__", ""))
     if name == "__get__":  # of a property, which has the name
         name = str(getattr(getattr(func, "__self__", None), "__name__", name))
