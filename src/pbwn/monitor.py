@@ -63,7 +63,7 @@ class Monitor:
         stop: WeakMethod[Callable[[], None]],
     ) -> None:
         """Use `projection.monitor`."""
-        if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
+        if isinstance(every, bool) or not isinstance(every, Integral) or int(every) < 1:
             raise ValueError(f"every is a number of steps from 1 up; found {every!r}")
         if loss is not None and not callable(loss):
             raise TypeError(f"loss is a function without arguments that returns the loss; found {type(loss).__name__}")
@@ -74,8 +74,11 @@ class Monitor:
             )
         self.records: list[Record] = []
         self.losses: list[Record] = []
-        self.every = int(every)
-        self._loss, self._writer, self._on_record, self._stop = loss, writer, on_record, stop
+        self.every: int = int(every)
+        self._loss: Callable[[], Any] | None = loss
+        self._writer: Any = writer
+        self._on_record: Callable[[list[Record]], None] | None = on_record
+        self._stop: WeakMethod[Callable[[], None]] = stop
 
     def stop(self) -> None:
         """Record no more. The records stay."""

@@ -704,7 +704,9 @@ class _Driver:
         """The learning rate of each weight: that of its parameter group, as it is now."""
         optimizer = self.owner()
         assert optimizer is not None
-        rates = {id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]}
+        rates: dict[int, Any] = {
+            id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
+        }
         return [rates[id(weight.tensor)] for weight in self.weights]
 
     def refuse_half_precision(self, step: str) -> None:

@@ -13,6 +13,7 @@ from pbwn_repro.catalog.artefact import (
     Scale,
     TrainedArtefact,
 )
+from pbwn_repro.catalog.conditioning import CONDITIONING
 from pbwn_repro.catalog.demo import DEMO
 from pbwn_repro.catalog.figure_1 import FIGURE_1
 from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
@@ -49,7 +50,7 @@ ARTEFACTS: dict[str, Artefact] = {
     )
 }
 # The paper's, and what else has runs.
-KNOWN: dict[str, Artefact] = {**ARTEFACTS, DEMO.name: DEMO}
+KNOWN: dict[str, Artefact] = {**ARTEFACTS, CONDITIONING.name: CONDITIONING, DEMO.name: DEMO}
 
 
 def find(name: str) -> Artefact:

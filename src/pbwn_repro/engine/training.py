@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pbwn
 from pbwn_repro import methods, models
@@ -27,7 +27,7 @@ from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from pbwn_repro.engine.signals import Interrupted, StopRequest
-from pbwn_repro.tasks import AnySet, make_task
+from pbwn_repro.tasks import AnySet, Supervised, make_task
 
 
 @dataclass
@@ -130,6 +130,29 @@ class Training:
         seconds = (time.perf_counter() - started) / steps * self.total_steps
         size = sum(map(len, state.pack(self.model, self._optimizer, {}, {}).values()))
         return Estimate(seconds, 3 * size)
+
+    def visit(self, stops: Collection[int], look: Callable[[int, tuple[Tensor, Tensor]], None], examples: int) -> None:
+        """Train without saving anything, and look after so many steps each, with the same labeled examples each time.
+
+        Steps do not notice. As after an epoch of any run, projections that come then are made.
+        """
+        self._begin(None)
+        batch = self._labeled(examples)
+        for step in range(self.total_steps + 1):
+            if step in stops:
+                look(step, batch)
+            if step < self.total_steps:
+                self._step()
+                if self.progress.step % self.steps_per_epoch == 0 and self.progress.step < self.total_steps:
+                    self._method.after_epoch(self.projection)
+
+    def _labeled(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many examples to train on, as the first steps see them."""
+        if not isinstance(self._task, Supervised):
+            raise ConfigError(f"{self.config.model}: only what learns from labels alone can be looked at")
+        steps = range(-(-count // self.config.batch_size))
+        inputs, labels = zip(*(self._task.batch(step) for step in steps), strict=True)
+        return torch.cat(inputs)[:count], torch.cat(labels)[:count]
 
     def _build(self) -> nn.Module:
         config = self.config
