@@ -120,7 +120,12 @@ class BatchStatistics:
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Know what was seen in the run that saved the state."""
         if state is not None:
-            self.feeds = {name: Feed(**feed) for name, feed in state["feeds"].items()}
+            # The very names of the weights: pickled, a state is then the same bytes as that of an uninterrupted run.
+            names = {weight.name: weight.name for weight in self._weights}
+            self.feeds = {
+                name: Feed(**{**feed, "weight": names.get(feed["weight"], feed["weight"])})
+                for name, feed in state["feeds"].items()
+            }
             self._settled = set(state["settled"])
 
     def table(self) -> Table:

@@ -45,6 +45,7 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     metrics_bytes: int = 0
+    monitor_bytes: int = 0
 
     @classmethod
     def read(cls, content: bytes) -> Progress:
@@ -93,6 +94,13 @@ class Training:
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
         self.projection: pbwn.NormProjection | None = None
+        self._monitored: tuple[int, MetricsLog | NoLog] | None = None
+
+    def watch(self, every: int, log: MetricsLog | NoLog) -> None:
+        """Have the run to come record what the projection does, every so many steps: a line for each weight."""
+        if self._method.constraint is None:
+            raise ConfigError(f"--monitor: the method {self.config.method} has no projection that could be monitored")
+        self._monitored = every, log
 
     def run(
         self,
@@ -104,6 +112,8 @@ class Training:
     ) -> Finished:
         """Train from the checkpoint, or from the start, to the end. Raises Interrupted when asked to stop."""
         self._begin(checkpoint)
+        if self._monitored is not None and self.projection is not None:
+            self.projection.monitor(self._monitored[0], on_record=self._write_records)
         self._store, self._metrics, self._timing, self._reporter = store, metrics, timing, reporter
         reporter.begin(self.config.run_name, self.progress.step, self.total_steps, self._task.unit)
         try:
@@ -267,6 +277,13 @@ class Training:
         self._reporter.step(self.progress.step, loss, self._rate, speed)
         self._clock = now
 
+    def _write_records(self, records: list[dict[str, Any]]) -> None:
+        assert self._monitored is not None
+        for record in records:
+            self._monitored[1].write(
+                **{name: _finite_or_none(each) if isinstance(each, float) else each for name, each in record.items()}
+            )
+
     def _scores(self) -> dict[str, float | None]:
         """All metrics of the weights as they are."""
         self.place.align(self.model)
@@ -297,6 +314,8 @@ class Training:
         self.place.align(self.model)
         self.progress.loss_sum, self.progress.losses_lost = self._watch.read()
         self.progress.metrics_bytes = self._metrics.position()
+        if self._monitored is not None:
+            self.progress.monitor_bytes = self._monitored[1].position()
         self._timing.position()
         extra = {"scaler": self._scaler.state_dict()}
         if self.projection is not None:

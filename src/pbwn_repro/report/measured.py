@@ -240,7 +240,7 @@ def _seen_verdict(claim: Claim, result: Result, network: str, row: str, than: st
     values = [{seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides]
     if not all(values):
         return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")
-    compared = compare(*values)
+    compared = compare(values[0], values[1])
     interval, counts = compared.interval, compared.counts
     outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
     span = "one run a side" if interval is None else f"{compared.kind}"
