@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from math import isnan
 from numbers import Integral
 from typing import Any
-from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,6 @@ QUANTITIES = {
     "angle": "angle turned (rad)",
     "effective_rate": "effective learning rate lr / |w|²",
 }
-Record = dict[str, Any]
 
 
 class Monitor:
@@ -43,10 +41,10 @@ class Monitor:
 
             - `norm`, the mean norm of the weight's neurons after the optimizer's step, before the projection;
             - `drift`, their largest relative deviation from the constraint at that moment;
-            - `gradient_share`, the norm of the parts (w·g) w / |w|² of the gradient over the gradient's own norm, and
+            - `gradient_share`, the norm of the parts `(w·g) w / |w|²` of the gradient over its own norm, and
               `update_share`, the same of the optimizer's update: 0 is tangent to the spheres, 1 along the weights;
             - `angle`, by which the whole step has turned the neurons, projection included, in radians, their mean;
-            - `effective_rate`, lr / |w|² with the norms before the step, their mean.
+            - `effective_rate`, `lr / |w|²` with the norms before the step, their mean.
 
             A quantity that does not exist is not a number, such as the share of a gradient that is zero.
         losses: where a loss was given, a dictionary for each projection of a recorded step or by hand: `step`,
@@ -59,8 +57,8 @@ class Monitor:
         every: int,
         loss: Callable[[], Any] | None = None,
         writer: Any = None,
-        on_record: Callable[[list[Record]], None] | None = None,
-        stop: WeakMethod[Callable[[], None]],
+        on_record: Callable[[list[dict[str, Any]]], None] | None = None,
+        stop: Callable[[], Callable[[], None] | None],
     ) -> None:
         """Use `projection.monitor`."""
         if isinstance(every, bool) or not isinstance(every, Integral) or int(every) < 1:
@@ -72,13 +70,13 @@ class Monitor:
                 "writer is a torch.utils.tensorboard.SummaryWriter, or has its add_scalar; found "
                 f"{type(writer).__name__}"
             )
-        self.records: list[Record] = []
-        self.losses: list[Record] = []
+        self.records: list[dict[str, Any]] = []
+        self.losses: list[dict[str, Any]] = []
         self.every: int = int(every)
         self._loss: Callable[[], Any] | None = loss
         self._writer: Any = writer
-        self._on_record: Callable[[list[Record]], None] | None = on_record
-        self._stop: WeakMethod[Callable[[], None]] = stop
+        self._on_record: Callable[[list[dict[str, Any]]], None] | None = on_record
+        self._stop: Callable[[], Callable[[], None] | None] = stop
 
     def stop(self) -> None:
         """Record no more. The records stay."""
@@ -86,7 +84,7 @@ class Monitor:
         if stop is not None:
             stop()
 
-    def latest(self) -> list[Record]:
+    def latest(self) -> list[dict[str, Any]]:
         """The latest record of each weight."""
         return list({record["weight"]: record for record in self.records}.values())
 

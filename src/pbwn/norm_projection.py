@@ -22,7 +22,7 @@ from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.functional import wide_dtype
 from pbwn.masters import find_masters, has_second_iterate, look_up
-from pbwn.monitor import Monitor, Record, Watched
+from pbwn.monitor import Monitor, Watched
 from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
@@ -323,7 +323,7 @@ class NormProjection:
         *,
         loss: Callable[[], Any] | None = None,
         writer: Any = None,
-        on_record: Callable[[list[Record]], None] | None = None,
+        on_record: Callable[[list[dict[str, Any]]], None] | None = None,
     ) -> Monitor:
         """Record what happens to each weight in every so many steps, until `stop()` of what is returned is called.
 

@@ -282,6 +282,6 @@ def test_the_monitor_logs_each_weight_when_it_records(tmp_path):
     fit(Module(), callback, logger=logger, log_every_n_steps=1)
     assert {record["step"] for record in callback.monitor.records} == {4, 8, 12}
     [file] = tmp_path.rglob("metrics.csv")
-    written = [float(line["pbwn/angle/network.0.weight"]) for line in csv.DictReader(file.open())]
+    written = [float(line["pbwn/angle/network.0.weight"]) for line in csv.DictReader(file.read_text().splitlines())]
     angles = [each["angle"] for each in callback.monitor.records if each["weight"] == "network.0.weight"]
     assert written == pytest.approx(angles)

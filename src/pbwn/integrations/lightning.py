@@ -7,7 +7,7 @@ from typing import Any
 
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
-from pbwn.monitor import Monitor, Record
+from pbwn.monitor import Monitor
 from pbwn.norm_projection import NormProjection, attach
 from pbwn.optimizer_hooks import hookable
 from pbwn.selection import held_by
@@ -104,7 +104,7 @@ class ProjectionCallback(Callback):
             assert self.projection is not None
             self.log(f"{self._name}/deviation", self.projection.check().largest_deviation)
 
-    def _note_records(self, records: list[Record]) -> None:
+    def _note_records(self, records: list[dict[str, Any]]) -> None:
         self._recorded = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
