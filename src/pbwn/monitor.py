@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from pbwn import functional
-from pbwn.axes import Axes
 from pbwn.constraint import Constraint
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
@@ -208,6 +207,7 @@ class Watched:
     step: int
     weights: Sequence[ConstrainedWeight]
     before: Sequence[Tensor]
+    _squares: dict[int, Tensor] = field(default_factory=dict)  # of the norms before the step
     _gradients: list[Tensor | None] = field(default_factory=list)
     _updates: list[Tensor] = field(default_factory=list)
     _norms: list[Tensor] = field(default_factory=list)
@@ -217,23 +217,20 @@ class Watched:
     @torch.no_grad()
     def see_gradients(self) -> None:
         """Measure the gradients as they are; the first time in a step, where a closure completes them several times."""
-        if not self._gradients:
-            self._gradients = [
-                None
-                if (gradient := _gradient_of(weight.tensor)) is None
-                else _share_along(before, gradient, weight.axes)
-                for weight, before in zip(self.weights, self.before, strict=True)
-            ]
+        for index, weight in enumerate(self.weights if not self._gradients else ()):
+            gradient, start = _gradient_of(weight.tensor), _wide(self.before[index])
+            share = None if gradient is None else self._share_along(index, start, _wide(gradient))
+            self._gradients.append(share)
 
     @torch.no_grad()
     def see_updates(
         self, stored: Sequence[Tensor], constraint: Constraint, radii: Mapping[str, float | Tensor]
     ) -> None:
         """Measure what the optimizer has made of the weights."""
-        for weight, before, now in zip(self.weights, self.before, stored, strict=True):
-            start = before.to(now.dtype)
-            self._updates.append(_share_along(start, now - start, weight.axes))
-            norms, radius = dtensor.row_norms(now, weight.axes), radii.get(weight.name)
+        for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
+            start, now = _wide(self.before[index]), _wide(tensor)
+            self._updates.append(self._share_along(index, start, now - start))
+            norms, radius = functional.roots(dtensor.row_dots(now, now, weight.axes)), radii.get(weight.name)
             own = radius.to(norms) if isinstance(radius, Tensor) else radius
             deviations = constraint.deviations(norms, own).nan_to_num(0)
             self._norms.append(dtensor.gather(norms, now, weight.axes).mean())
@@ -241,22 +238,49 @@ class Watched:
 
     @torch.no_grad()
     def see_results(self, stored: Sequence[Tensor]) -> None:
-        """Measure where the whole step has led."""
-        for weight, before, now in zip(self.weights, self.before, stored, strict=True):
-            self._angles.append(_mean_angle(before.to(now.dtype), now, weight.axes))
+        """Measure where the whole step has led: the angle between each neuron's weights before and after, their mean.
+
+        From |a - b|² = (|a| - |b|)² + |a||b| |a/|a| - b/|b||²: the angle's cosine has no digits left where it is small.
+        """
+        for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
+            start, now, axes = _wide(self.before[index]), _wide(tensor), weight.axes
+            old, new = functional.roots(self._square(index, start)), functional.roots(dtensor.row_dots(now, now, axes))
+            difference = now - start
+            apart = functional.roots(dtensor.row_dots(difference, difference, axes))
+            squared = ((apart - (new - old)) * (apart + (new - old)) / old / new).clamp(0, 4)
+            angles = 2 * torch.atan2(functional.roots(squared), functional.roots(4 - squared))
+            self._angles.append(dtensor.gather(angles.nan_to_num(0), now, axes).mean())
 
     @torch.no_grad()
     def numbers(self, rates: Sequence[float | Tensor | None]) -> Iterable[tuple[Tensor, ...]]:
         """The quantities of each weight, in the order of `QUANTITIES`."""
-        for index, (weight, before) in enumerate(zip(self.weights, self.before, strict=True)):
-            norms = dtensor.gather(dtensor.row_norms(before, weight.axes), before, weight.axes)
-            alive = norms > 0
-            inverse = norms.square().reciprocal().where(alive, 0).sum() / alive.sum()
+        for index, weight in enumerate(self.weights):
+            squares = dtensor.gather(self._squares[index], self.before[index], weight.axes)
+            alive = squares > 0
+            inverse = squares.reciprocal().where(alive, 0).sum() / alive.sum()
             missing, rate = torch.full_like(inverse, float("nan")), rates[index]
             effective = missing if rate is None else inverse * (rate.to(inverse) if isinstance(rate, Tensor) else rate)
             gradient = self._gradients[index] if self._gradients else None
             share = missing if gradient is None else gradient
             yield (self._norms[index], self._drifts[index], share, self._updates[index], self._angles[index], effective)
+
+    def _share_along(self, index: int, start: Tensor, vector: Tensor) -> Tensor:
+        """The norm of a vector's part along each neuron's weights, over the vector's norm: the paper's (w·g) w."""
+        axes, squares = self.weights[index].axes, self._square(index, start)
+        dots, lengths = dtensor.row_dots(start, vector, axes), dtensor.row_dots(vector, vector, axes)
+        along = (dots.square() / squares).where(squares > 0, 0)
+        part, whole = (dtensor.gather(values, start, axes).sum() for values in (along, lengths))
+        return functional.roots(part / whole).clamp(max=1)
+
+    def _square(self, index: int, start: Tensor) -> Tensor:
+        if index not in self._squares:
+            self._squares[index] = dtensor.row_dots(start, start, self.weights[index].axes)
+        return self._squares[index]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """A tensor in float64, in which squares of float32 are in range and small angles keep their digits."""
+    return tensor.detach().to(functional.wide_dtype(tensor))
 
 
 def _gradient_of(weight: Tensor) -> Tensor | None:
@@ -264,29 +288,3 @@ def _gradient_of(weight: Tensor) -> Tensor | None:
     if dtensor.is_sharded(weight):
         dtensor.local_gradient(weight)
     return weight.grad
-
-
-def _share_along(weight: Tensor, vector: Tensor, axes: Axes) -> Tensor:
-    """The norm of a vector's part along each neuron's weights, over the vector's norm: the paper's (w·g) w."""
-    norms, dots = dtensor.row_norms(weight, axes), dtensor.row_dots(weight, vector, axes)
-    lengths = dtensor.row_norms(vector, axes)
-    along = (dots / norms).where(norms > 0, 0)
-    parts, wholes = (dtensor.gather(values, weight, axes).square().sum() for values in (along, lengths))
-    return functional.roots(parts / wholes).clamp(max=1)
-
-
-def _mean_angle(before: Tensor, after: Tensor, axes: Axes) -> Tensor:
-    """The angle between each neuron's weights before and after, their mean; atan2 keeps small angles exact."""
-    dots = dtensor.row_dots(before, after, axes)
-    old, new = dtensor.row_norms(before, axes), dtensor.row_norms(after, axes)
-    cosine = dots / old / new
-    # From the difference of the unit vectors: 1 - cos² loses angles below 1e-8, and half of the digits of larger ones.
-    apart = _unit_distance(before, after, old, new, axes)
-    angles = 2 * torch.atan2(apart / 2, functional.roots(((1 + cosine) / 2).clamp(min=0)))
-    return dtensor.gather(angles.nan_to_num(0), before, axes).mean()
-
-
-def _unit_distance(before: Tensor, after: Tensor, old: Tensor, new: Tensor, axes: Axes) -> Tensor:
-    """|a/|a| - b/|b||, from |a - b|² = (|a| - |b|)² + |a||b| |a/|a| - b/|b||²."""
-    apart = dtensor.row_norms(after - before, axes)
-    return functional.roots(((apart - (new - old)) * (apart + (new - old)) / old / new).clamp(min=0))
