@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pbwn import functional
+from pbwn.axes import Axes
 from pbwn.constraint import Constraint
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
@@ -207,7 +208,7 @@ class Watched:
     step: int
     weights: Sequence[ConstrainedWeight]
     before: Sequence[Tensor]
-    _squares: dict[int, Tensor] = field(default_factory=dict)  # of the norms before the step
+    _starts: dict[int, Tensor] = field(default_factory=dict)  # the norms before the step
     _gradients: list[Tensor | None] = field(default_factory=list)
     _updates: list[Tensor] = field(default_factory=list)
     _norms: list[Tensor] = field(default_factory=list)
@@ -230,7 +231,7 @@ class Watched:
         for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
             start, now = _wide(self.before[index]), _wide(tensor)
             self._updates.append(self._share_along(index, start, now - start))
-            norms, radius = functional.roots(dtensor.row_dots(now, now, weight.axes)), radii.get(weight.name)
+            norms, radius = _row_norms(now, weight.axes), radii.get(weight.name)
             own = radius.to(norms) if isinstance(radius, Tensor) else radius
             deviations = constraint.deviations(norms, own).nan_to_num(0)
             self._norms.append(dtensor.gather(norms, now, weight.axes).mean())
@@ -244,9 +245,7 @@ class Watched:
         """
         for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
             start, now, axes = _wide(self.before[index]), _wide(tensor), weight.axes
-            old, new = functional.roots(self._square(index, start)), functional.roots(dtensor.row_dots(now, now, axes))
-            difference = now - start
-            apart = functional.roots(dtensor.row_dots(difference, difference, axes))
+            old, new, apart = self._start(index, start), _row_norms(now, axes), _row_norms(now - start, axes)
             squared = ((apart - (new - old)) * (apart + (new - old)) / old / new).clamp(0, 4)
             angles = 2 * torch.atan2(functional.roots(squared), functional.roots(4 - squared))
             self._angles.append(dtensor.gather(angles.nan_to_num(0), now, axes).mean())
@@ -255,9 +254,9 @@ class Watched:
     def numbers(self, rates: Sequence[float | Tensor | None]) -> Iterable[tuple[Tensor, ...]]:
         """The quantities of each weight, in the order of `QUANTITIES`."""
         for index, weight in enumerate(self.weights):
-            squares = dtensor.gather(self._squares[index], self.before[index], weight.axes)
-            alive = squares > 0
-            inverse = squares.reciprocal().where(alive, 0).sum() / alive.sum()
+            norms = dtensor.gather(self._starts[index], self.before[index], weight.axes)
+            alive = norms > 0
+            inverse = norms.square().reciprocal().where(alive, 0).sum() / alive.sum()
             missing, rate = torch.full_like(inverse, float("nan")), rates[index]
             effective = missing if rate is None else inverse * (rate.to(inverse) if isinstance(rate, Tensor) else rate)
             gradient = self._gradients[index] if self._gradients else None
@@ -266,21 +265,29 @@ class Watched:
 
     def _share_along(self, index: int, start: Tensor, vector: Tensor) -> Tensor:
         """The norm of a vector's part along each neuron's weights, over the vector's norm: the paper's (w·g) w."""
-        axes, squares = self.weights[index].axes, self._square(index, start)
-        dots, lengths = dtensor.row_dots(start, vector, axes), dtensor.row_dots(vector, vector, axes)
-        along = (dots.square() / squares).where(squares > 0, 0)
-        part, whole = (dtensor.gather(values, start, axes).sum() for values in (along, lengths))
+        axes, norms = self.weights[index].axes, self._start(index, start)
+        along = (dtensor.row_dots(start, vector, axes) / norms).where(norms > 0, 0)
+        lengths = _row_norms(vector, axes)
+        part, whole = (dtensor.gather(values, start, axes).square().sum() for values in (along, lengths))
         return functional.roots(part / whole).clamp(max=1)
 
-    def _square(self, index: int, start: Tensor) -> Tensor:
-        if index not in self._squares:
-            self._squares[index] = dtensor.row_dots(start, start, self.weights[index].axes)
-        return self._squares[index]
+    def _start(self, index: int, start: Tensor) -> Tensor:
+        """The norms of a weight's neurons before the step, measured once."""
+        if index not in self._starts:
+            self._starts[index] = _row_norms(start, self.weights[index].axes)
+        return self._starts[index]
 
 
 def _wide(tensor: Tensor) -> Tensor:
     """A tensor in float64, in which squares of float32 are in range and small angles keep their digits."""
     return tensor.detach().to(functional.wide_dtype(tensor))
+
+
+def _row_norms(tensor: Tensor, axes: Axes) -> Tensor:
+    """The norms of the rows of a float64 tensor. Squares are in range: rows that are not are no matter for a plot."""
+    if dtensor.is_sharded(tensor):
+        return dtensor.row_norms(tensor, axes)
+    return torch.linalg.vector_norm(axes.rows(tensor), dim=axes.fan_in_dims(tensor))
 
 
 def _gradient_of(weight: Tensor) -> Tensor | None:
