@@ -77,6 +77,7 @@ def _child(document, path, killer, rank, count, meeting):
             RunFolder(Path(path)),
             Processes(rank, count),
             killer,
+            monitor=3 if document["method"].startswith("pbwn") else None,
             on_stage=lambda stage: killer.at("stage", stage),
         )
     except Interrupted:

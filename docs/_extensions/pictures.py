@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 import pbwn
+from pbwn_repro.models import build
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#8a8f98"
+SCALES = ("each neuron free", "layer as a whole", "passes on", "has meaning")
 
 
 def draw(folder: Path) -> None:
@@ -21,7 +23,10 @@ def draw(folder: Path) -> None:
     style = {"svg.fonttype": "none", "svg.hashsalt": "pbwn", "font.size": 11, "axes.titlesize": 10}
     style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
     with plt.rc_context(style):
-        for name, picture in (("step", _step()), ("valley", _valley()), ("norms", _norms())):
+        pictures = {"step": _step, "valley": _valley, "norms": _norms}
+        pictures |= {"invariance": _invariance, "monitor": _monitor, "statistics": _statistics}
+        for name, make in pictures.items():
+            picture = make()
             picture.savefig(folder / f"{name}.svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
             plt.close(picture)
 
@@ -80,4 +85,75 @@ def _norms() -> plt.Figure:
         axes.plot(np.array(norms), color=colour, linewidth=0.6, alpha=0.7)
         axes.text(203, float(norms[-1].max()), "projected" if constrained else "free", color=colour, va="center")
     axes.set(xlabel="step", xlim=(0, 245), ylabel="norm of a neuron's weights")
+    return figure
+
+
+def _invariance() -> plt.Figure:
+    """What the scale of each weight means: a residual network, and a character-level GPT with one block."""
+    torch.manual_seed(0)
+    models = {
+        "ResNet-8 (batch normalisation)": (build("resnet-8"), torch.randn(8, 3, 16, 16)),
+        "GPT (layer normalisation)": (
+            build("char-gpt", width=16, depth=1, heads=2, context=8, num_classes=20),
+            torch.randint(0, 20, (8, 8)),
+        ),
+    }
+    figure, both = plt.subplots(1, 2, figsize=(8.6, 3.4), layout="constrained")
+    for axes, (title, (model, inputs)) in zip(both, models.items(), strict=True):
+        weights = pbwn.invariance(model, inputs).weights
+        for place, weight in enumerate(reversed(weights)):
+            colour = BLUE if weight.scale == SCALES[0] else ORANGE
+            axes.plot(SCALES.index(weight.scale), place, "o", color=colour)
+        names = [weight.name.removesuffix(".weight") for weight in reversed(weights)]
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+        axes.set_xticks(range(len(SCALES)), [scale.replace(" ", "\n", 1) for scale in SCALES], fontsize=8)
+        axes.set(title=title, xlim=(-0.5, 3.5))
+    return figure
+
+
+def _task(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of four classes, each with a pattern of its own in noise."""
+    generator = torch.Generator().manual_seed(1)
+    patterns = torch.randn(4, 3, 16, 16, generator=generator)
+    labels = torch.randint(0, 4, (count,), generator=generator)
+    return 0.4 * patterns[labels] + torch.randn(count, 3, 16, 16, generator=generator), labels
+
+
+def _monitor() -> plt.Figure:
+    """A residual network with PBWN: what happens to three of its weights."""
+    torch.manual_seed(0)
+    model, (x, y) = build("resnet-8", num_classes=4), _task(1024)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    only = ["conv", "blocks.1.conv1", "classifier"]
+    monitor = pbwn.attach(model, optimizer, only=only).monitor(every=2)
+    for step in range(60):
+        part = slice(32 * step % 1024, 32 * step % 1024 + 32)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[part]), y[part]).backward()
+        optimizer.step()
+    return monitor.plot()
+
+
+def _statistics() -> plt.Figure:
+    """The loss in evaluation mode of a residual network that is projected every 20 steps, by hand."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
+    for follow, colour in ((None, ORANGE), ("auto", BLUE)):
+        torch.manual_seed(0)
+        model, (x, y) = build("resnet-8", num_classes=4), _task(1024)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        projection = pbwn.attach(model, optimizer, every=None, initial=False, follow=follow)
+        losses = []
+        for step in range(100):
+            part = slice(32 * step % 1024, 32 * step % 1024 + 32)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[part]), y[part]).backward()
+            optimizer.step()
+            if step % 20 == 19:
+                projection.project()
+            with torch.no_grad():
+                losses.append(float(torch.nn.functional.cross_entropy(model.eval()(x[:128]), y[:128])))
+            model.train()
+        axes.plot(losses, color=colour, label="statistics follow" if follow else "follow=None")
+    axes.set(xlabel="step", ylabel="loss in evaluation mode", yscale="log")
+    axes.legend()
     return figure

@@ -16,6 +16,7 @@ from pbwn.axes import Axes, register
 from pbwn.certificate import Certificate
 from pbwn.constraint import MaxNorm, UnitNorm
 from pbwn.flops import Cost, cost
+from pbwn.invariance import Invariance, invariance
 from pbwn.norm_projection import NormProjection, attach, project_
 from pbwn.selection import Selection, select
 
@@ -23,12 +24,14 @@ __all__ = [
     "Axes",
     "Certificate",
     "Cost",
+    "Invariance",
     "MaxNorm",
     "NormProjection",
     "Selection",
     "UnitNorm",
     "attach",
     "cost",
+    "invariance",
     "project_",
     "register",
     "select",

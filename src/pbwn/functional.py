@@ -33,6 +33,15 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
 
 
 @torch.no_grad()
+def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
+    """The inner product of each neuron's weights with another tensor's, the diagonal of W Gᵀ in equation (5)."""
+    wide = wide_dtype(weight)
+    pairs = blocks(axes.neuron_dims, axes.rows(weight.detach()), axes.rows(other.detach()))
+    dots = [_dots(rows.to(wide), others.to(wide), axes.neuron_dims) for rows, others in pairs]
+    return dots[0] if len(dots) == 1 else torch.cat(dots)
+
+
+@torch.no_grad()
 def project_(
     weight: Tensor,
     axes: Axes,

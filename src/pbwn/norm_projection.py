@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from numbers import Integral
 from threading import RLock
 from typing import Any, Literal
-from weakref import WeakSet, ref
+from weakref import WeakMethod, WeakSet, ref
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from pbwn import state as states
 from pbwn.axes import Axes
+from pbwn.batch_statistics import BatchStatistics
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.functional import wide_dtype
 from pbwn.masters import find_masters, has_second_iterate, look_up
+from pbwn.monitor import Monitor, Watched
 from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
@@ -52,7 +55,8 @@ def attach(
     direction: Literal["incoming", "outgoing"] = "incoming",
     per: Literal["neuron", "matrix"] = "neuron",
     selection: Selection | None = None,
-    initial: bool = True,
+    initial: bool | Literal["fold"] = True,
+    follow: Any = "auto",
     state: Mapping[str, Any] | None = None,
     strict: bool = False,
     backend: Backend = "auto",
@@ -82,7 +86,14 @@ def attach(
         per: one norm for each "neuron", or one for each whole "matrix": stacked experts are a matrix each, and so are
             the matrices that attention and recurrent layers pack into one weight.
         selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
-        initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit.
+        initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit. "fold" keeps
+            the function: each neuron's norm goes into the batch normalisation or the gain right behind it. It needs
+            `follow=` with example inputs, and is refused where there is no such place.
+        follow: whether the running statistics of a batch normalisation right behind a weight are rescaled with it, so
+            that evaluation stays as it was: "auto" where a projection is by hand or the interval is at least
+            5 / momentum steps, never at `every=1`; None: never. Who feeds whom is seen in the first forward passes.
+            Example inputs, a tuple where the model takes several, show it at once, and have the initial projection
+            followed as well.
         state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
             the optimizer's state first.
         strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
@@ -110,6 +121,12 @@ def attach(
         raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if backend not in paths.BACKENDS:
         raise ValueError(f"backend is one of {', '.join(paths.BACKENDS)}; found {backend!r}")
+    if not isinstance(initial, bool) and initial != "fold":
+        raise ValueError(f'initial is True, False or "fold"; found {initial!r}')
+    if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
+        raise ValueError(f'follow is "auto", None, or example inputs of the model; found {follow!r}')
+    if initial == "fold" and (follow is None or isinstance(follow, str)):
+        raise ValueError('initial="fold" has to see what is behind each weight: pass follow= with example inputs')
     lack = paths.missing(backend)
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
@@ -141,8 +158,9 @@ def attach(
         step=step,
         optimizers=optimizers,
         backend=backend,
+        follow=follow is not None,
     )
-    attached._start(optimizers, state, project=initial)
+    attached._start(optimizers, state, project=initial, example=None if isinstance(follow, str) else follow)
     return attached
 
 
@@ -215,6 +233,7 @@ class NormProjection:
         step: Literal["plain", "tangent", "angle"] = "plain",
         optimizers: Sequence[Optimizer],
         backend: Backend = "auto",
+        follow: bool = True,
     ) -> None:
         """Use `attach`, which checks its arguments."""
         self._model = model
@@ -226,6 +245,8 @@ class NormProjection:
         self._backend: Backend = backend
         self._radii: dict[str, float | Tensor] = {}  # those of scheduled weights are to be multiplied
         self._schedules = schedules(constraint, selection.constrained)
+        self._monitor: Monitor | None = None
+        self._statistics = BatchStatistics(model, selection.constrained) if follow else None
         self._fsdp = dtensor.FsdpModules(model)
         self._drivers = [_Driver(_moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
 
@@ -279,11 +300,77 @@ class NormProjection:
                     radii[copy.name] = dtensor.scatter(whole[copy.name], copy.tensor, copy.axes)
             # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
             backend: Backend = "torch" if self._backend == "torch" else "auto"
-            Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
+            with self._following(model):
+                Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
             return
+        before = None if self._monitor is None else self._monitor.loss_of(self._model)
+        if before is not None:
+            dtensor.reshard(self._model)
+        with self._following():
+            for driver in self._drivers:
+                self._batch_at(driver, driver.steps).project_(synchronize=True)
+                driver.projected = True
+        if self._monitor is not None and before is not None:
+            self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
+
+    def _following(self, copy: nn.Module | None = None, *, every: int | None = None) -> AbstractContextManager[None]:
+        """Have batch statistics follow a projection, where that was asked for and makes sense."""
+        if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
+            return nullcontext()
+        if every is None and self._statistics.is_blind:
+            warnings.warn(
+                "batch statistics do not follow this projection: no forward pass was seen that tells whom they belong "
+                "to. Pass follow= with example inputs to attach, gather them anew afterwards "
+                "(torch.optim.swa_utils.update_bn), or follow=None to leave them without this warning",
+                stacklevel=3,
+            )
+        return self._statistics.following(copy, every=every)
+
+    def monitor(
+        self,
+        every: int = 50,
+        *,
+        loss: Callable[[], Any] | None = None,
+        writer: Any = None,
+        on_record: Callable[[list[dict[str, Any]]], None] | None = None,
+    ) -> Monitor:
+        """Record what happens to each weight in every so many steps, until `stop()` of what is returned is called.
+
+        Recorded are the norms before the projection, the shares of gradient and update along the weights, the angle
+        turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
+        nothing; a recorded one keeps a copy of the constrained weights. Where weights are sharded, every process has to
+        call this. It is not part of the state: call it again after resuming, and steps are counted on.
+
+        Args:
+            every: record every so many real steps of each optimizer.
+            loss: a function without arguments that returns the loss on some batch: it is called before and after each
+                projection in a recorded step and by hand, without gradients, and nothing that it changes stays.
+            writer: a TensorBoard `SummaryWriter`, to which each record is added.
+            on_record: called with each record, a list of dictionaries, one for each weight.
+        """
+        if self._monitor is not None:
+            raise RuntimeError("the projection has a monitor already: call stop() on that one first")
+        if not all(driver.is_hooked for driver in self._drivers):
+            raise RuntimeError(
+                "the projection is detached from its optimizer, and sees no steps: call rebind(optimizer) first"
+            )
+        self._monitor = Monitor(
+            every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
+        )
+        self._hear_gradients()
+        return self._monitor
+
+    def _stop_monitor(self) -> None:
+        self._monitor = None
+        self._hear_gradients()
+
+    def _hear_gradients(self) -> None:
+        """Be told of complete gradients where somebody wants to know."""
+        wanted = self._gradient == "riemannian" or self._monitor is not None
         for driver in self._drivers:
-            self._batch_at(driver, driver.steps).project_(synchronize=True)
-            driver.projected = True
+            driver.watched = None
+            if (hooks := driver.hooks()) is not None:
+                hooks.hear_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and see whether the hooks are in place.
@@ -333,6 +420,8 @@ class NormProjection:
             if weight.name in saved.radii:
                 radii = saved.radii[weight.name].to(weight.tensor.device, wide_dtype(weight.tensor))
                 self._radii[weight.name] = dtensor.scatter(radii, weight.tensor, weight.axes)
+        if self._statistics is not None:
+            self._statistics.load(saved.follow)
         last = saved.radius_steps or saved.steps
         for driver, steps, projected, at in zip(self._drivers, saved.steps, saved.projected, last, strict=True):
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
@@ -360,11 +449,14 @@ class NormProjection:
             hooks = StepHooks(
                 one,
                 on_begin=partial(self._before_step, driver),
-                on_gradient=partial(self._on_gradient, driver) if self._gradient == "riemannian" else None,
+                on_gradient=None,
                 on_step=partial(self._after_step, driver),
                 exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
             driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
+        self._hear_gradients()
+        if self._statistics is not None and self._every != 1:
+            self._statistics.watch()
         with _attaching:
             _attached.add(self)
 
@@ -375,13 +467,17 @@ class NormProjection:
             if hooks is not None:
                 hooks.remove()
             driver.hooks = _nothing
+        if self._statistics is not None:
+            self._statistics.ignore()
         with _attaching:
             _attached.discard(self)
 
     def __str__(self) -> str:
         weights = [weight for weight in self._selection.constrained if weight.found is not None]
         used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
-        return f"{self._settings()}, backend {used}\n{self._selection}"
+        table = None if self._statistics is None or self._every == 1 else self._statistics.table()
+        statistics = f"\n\n{table.text()}" if table is not None and table.rows else ""
+        return f"{self._settings()}, backend {used}\n{self._selection}{statistics}"
 
     def __repr__(self) -> str:
         return f"<NormProjection: {plural(len(self._selection.constrained), 'weight')}, {self._settings()}>"
@@ -390,15 +486,22 @@ class NormProjection:
         return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        bare = [replace(driver, hooks=_nothing, owner=_nothing, batch=None, before=None) for driver in self._drivers]
-        return {**self.__dict__, "_drivers": bare}
+        gone: dict[str, Any] = {"hooks": _nothing, "owner": _nothing, "batch": None, "before": None, "watched": None}
+        return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
 
     def _settings(self) -> str:
         interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
         step = "" if self._step == "plain" else f", {self._step} step (keeps a copy of the constrained weights)"
         return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
-    def _start(self, optimizers: Sequence[Optimizer], state: Mapping[str, Any] | None, *, project: bool) -> None:
+    def _start(
+        self,
+        optimizers: Sequence[Optimizer],
+        state: Mapping[str, Any] | None,
+        *,
+        project: bool | Literal["fold"],
+        example: Any = None,
+    ) -> None:
         """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
         weights = self._selection.constrained
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
@@ -415,10 +518,26 @@ class NormProjection:
         else:
             paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
-            for driver in self._drivers if project else ():
-                self._batch_at(driver, 0).settle_()
-                driver.projected = True
+            with self._initially(optimizers, project, example):
+                for driver in self._drivers if project else ():
+                    self._batch_at(driver, 0).settle_()
+                    driver.projected = True
         self.rebind(optimizers)
+
+    def _initially(
+        self, optimizers: Sequence[Optimizer], project: bool | Literal["fold"], example: Any
+    ) -> AbstractContextManager[None]:
+        """Have what is behind the weights follow the initial projection, where example inputs show what that is."""
+        if self._statistics is None or example is None:
+            return nullcontext()
+        self._statistics.see(example)
+        dtensor.reshard(self._model)
+        if project != "fold":
+            return self._statistics.following()
+        if any(optimizer.state for optimizer in optimizers):
+            raise ValueError('initial="fold" belongs before the first step, and the optimizer has state: fold earlier')
+        self._statistics.refuse_homeless(self._constraint, self._radii)
+        return self._statistics.folding()
 
     def _state(self) -> states.State:
         return states.State(
@@ -433,6 +552,7 @@ class NormProjection:
             radius_steps=[driver.radius_step for driver in self._drivers],
             radii=self._whole(self._radii),
             masters={name: key for driver in self._drivers for name, key in driver.masters.items()},
+            follow=None if self._statistics is None else self._statistics.state(),
         )
 
     def _stored(self, weights: Iterable[ConstrainedWeight]) -> dict[str, Tensor]:
@@ -478,10 +598,19 @@ class NormProjection:
         if self._step != "plain":
             self._fsdp.reshard()
             driver.before = self._batch(driver).snapshot()
+        if self._monitor is not None:
+            driver.watched = None  # of a step that was skipped
+            if self._monitor.is_due(driver.steps + 1):
+                self._fsdp.reshard()
+                before = driver.before or self._batch(driver).snapshot()
+                driver.watched = Watched(driver.steps + 1, driver.weights, before)
 
     def _on_gradient(self, driver: _Driver) -> None:
         self._fsdp.reshard()
-        self._batch(driver).tangent_()
+        if driver.watched is not None:
+            driver.watched.see_gradients()
+        if self._gradient == "riemannian":
+            self._batch(driver).tangent_()
 
     def _after_step(self, driver: _Driver) -> None:
         self._fsdp.reshard()
@@ -489,6 +618,8 @@ class NormProjection:
             driver.find_masters()
         driver.steps += 1
         driver.projected = self._every is not None and driver.steps % self._every == 0
+        watched, driver.watched = driver.watched, None
+        loss = self._see_updates(driver, watched) if watched is not None else None
         if self._step != "plain":
             before, driver.before = driver.before, None
             assert before is not None
@@ -496,9 +627,21 @@ class NormProjection:
             rates = driver.rates() if self._step == "angle" else None
             self._batch_at(driver, driver.steps).step_(before, rates)
         elif driver.projected:
-            self._batch_at(driver, driver.steps).project_()
+            with self._following(every=self._every):
+                self._batch_at(driver, driver.steps).project_()
         if driver.projected:
             _forget_curvature(driver.optimizer)
+        if watched is not None and self._monitor is not None:
+            watched.see_results(list(self._stored(driver.weights).values()))
+            rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
+            self._monitor.add(watched, rates=rates, projected=driver.projected, losses=(loss, after))
+
+    def _see_updates(self, driver: _Driver, watched: Watched) -> Tensor | None:
+        """Measure the optimizer's update, and the loss before a projection where it is asked for."""
+        watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._current_radii())
+        loss = self._monitor.loss_of(self._model) if self._monitor is not None and driver.projected else None
+        self._fsdp.reshard()
+        return loss
 
     def _refuse_replaced(self, driver: _Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
@@ -562,6 +705,7 @@ class _Driver:
     has_found_masters: bool = False
     has_begun: bool = False
     before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
+    watched: Watched | None = None  # a step that is recorded, while it is taken
 
     @property
     def is_hooked(self) -> bool:
@@ -595,7 +739,9 @@ class _Driver:
         """The learning rate of each weight: that of its parameter group, as it is now."""
         optimizer = self.owner()
         assert optimizer is not None
-        rates = {id(each): group["lr"] for group in optimizer.param_groups for each in group["params"]}
+        rates: dict[int, Any] = {
+            id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
+        }
         return [rates[id(weight.tensor)] for weight in self.weights]
 
     def refuse_half_precision(self, step: str) -> None:

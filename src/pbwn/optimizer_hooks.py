@@ -39,8 +39,7 @@ class StepHooks:
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_begin = on_begin
         self._on_step = on_step
-        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
-        self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
+        self.hear_gradient(on_gradient)
         self._exact = exact
         self._depth = 0
         self._handles: tuple[RemovableHandle, RemovableHandle] = (
@@ -62,6 +61,11 @@ class StepHooks:
             and self._handles[0].id in optimizer._optimizer_step_pre_hooks
             and self._handles[1].id in optimizer._optimizer_step_post_hooks
         )
+
+    def hear_gradient(self, on_gradient: Callable[[], None] | None) -> None:
+        """Have this called from now on when a step's gradient is complete; None: nothing."""
+        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
+        self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
 
     def remove(self) -> None:
         """Take the hooks off the optimizer."""

@@ -33,6 +33,7 @@ class State:
         radius_steps: the number of steps at its last projection, for each optimizer, which a radius may depend on.
         radii: one per neuron, of whole weights, where neurons have their own or are free.
         masters: the key of its master weight in the optimizer's state, where a weight has one.
+        follow: which batch normalisations were seen to follow which weights.
     """
 
     constraint: dict[str, Any]
@@ -46,6 +47,7 @@ class State:
     step: str = "plain"
     zero: list[str] = field(default_factory=list)
     radius_steps: list[int] = field(default_factory=list)
+    follow: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The fields and the version."""

@@ -119,13 +119,27 @@ class MeasuringJob:
 
 
 def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
-    """How much work a measurement is: a step of each method and network in every round."""
+    """How much work a measurement is: a step of each method and network in every round, or runs and what they take."""
+    if options.keys() >= {"networks", "moments"}:
+        return _visiting_flops(options, speeds)
     flops = 0.0
     for name in options.get("networks", ()):
         fields = recipe(name)
         sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
         step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops
         flops += step * len(options["methods"]) * (options["rounds"] + 1)  # one round to warm up
+    return flops
+
+
+def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
+    """Runs of each network, and products with the Hessian of each moment: about 40, of two training steps each."""
+    flops, count = 0.0, options["seeds"] * len(options["methods"])
+    for name, wishes in options["networks"].items():
+        fields, _ = complete({**wishes, "model": name, "method": "normal"})
+        config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
+        work = speeds.effort(config)
+        products = 80 * len(options["moments"]) * options["examples"][name] / config.batch_size
+        flops += count * work.step_flops * (work.steps + products)
     return flops
 
 

@@ -1,5 +1,6 @@
 """The callback inside the real Lightning Trainer."""
 
+import csv
 import os
 
 import lightning.pytorch as lightning
@@ -273,3 +274,14 @@ def fit_in_two_processes():
 
 def test_two_processes_stay_together():
     run_on_processes(fit_in_two_processes, preload=["lightning.pytorch"])
+
+
+def test_the_monitor_logs_each_weight_when_it_records(tmp_path):
+    logger = lightning.loggers.CSVLogger(tmp_path)
+    callback = ProjectionCallback(monitor=4)
+    fit(Module(), callback, logger=logger, log_every_n_steps=1)
+    assert {record["step"] for record in callback.monitor.records} == {4, 8, 12}
+    [file] = tmp_path.rglob("metrics.csv")
+    written = [float(line["pbwn/angle/network.0.weight"]) for line in csv.DictReader(file.read_text().splitlines())]
+    angles = [each["angle"] for each in callback.monitor.records if each["weight"] == "network.0.weight"]
+    assert written == pytest.approx(angles)

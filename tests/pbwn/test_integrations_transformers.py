@@ -241,3 +241,12 @@ def test_the_same_model_can_be_trained_again_and_again(tmp_path):
 def test_a_wrong_argument_is_noticed_before_training(options, error, words):
     with pytest.raises(error, match=words):
         ProjectionCallback(**options)
+
+
+def test_the_monitor_adds_the_latest_record_to_the_training_logs(tmp_path):
+    callback = ProjectionCallback(monitor=2)
+    trainer = trainer_of("Llama", tmp_path, callback)
+    trainer.train()
+    name = callback.monitor.records[0]["weight"]
+    logged = [line[f"pbwn/angle/{name}"] for line in trainer.state.log_history if "loss" in line]
+    assert logged == [each["angle"] for each in callback.monitor.records if each["weight"] == name]

@@ -34,6 +34,7 @@ LAYERS = [
     "selection.reuse",
     "selection",
     "flops",
+    "invariance",
     "paths.numba",
     "paths.compile",
     "paths.batch",
@@ -42,6 +43,8 @@ LAYERS = [
     "radii",
     "state",
     "certificate",
+    "monitor",
+    "batch_statistics",
     "norm_projection",
 ]
 # On top of the library, beside each other; nothing in it imports them.
@@ -51,8 +54,8 @@ INTEGRATIONS = {
     "lightning": {"lightning", "pbwn.integrations.options"},
     "transformers": {"transformers", "pbwn.integrations.options"},
 }
-# What the compiled path needs; it is imported only when a projection takes it.
-COMPILERS = {"paths.numba": {"numba", "numpy"}}
+# What is imported only when it is used: the compiled path, and the monitor's plot.
+OPTIONAL = {"paths.numba": {"numba", "numpy"}, "monitor": {"matplotlib"}}
 
 
 def test_the_public_names_are_these():
@@ -60,12 +63,14 @@ def test_the_public_names_are_these():
         "Axes",
         "Certificate",
         "Cost",
+        "Invariance",
         "MaxNorm",
         "NormProjection",
         "Selection",
         "UnitNorm",
         "attach",
         "cost",
+        "invariance",
         "project_",
         "register",
         "select",
@@ -79,6 +84,7 @@ def test_the_public_names_are_these():
         "gradient",
         "load_state_dict",
         "model",
+        "monitor",
         "project",
         "rebind",
         "selection",
@@ -103,6 +109,7 @@ def test_the_arguments_of_attach_and_their_defaults_are_these():
         "per": "neuron",
         "selection": None,
         "initial": True,
+        "follow": "auto",
         "state": None,
         "strict": False,
         "backend": "auto",
@@ -152,7 +159,7 @@ def test_modules_import_only_from_those_below():
     for position, layer in enumerate(LAYERS):
         for imported in imports_of(files[layer]):
             root, _, name = imported.partition(".")
-            allowed = {"pbwn", "torch"} | COMPILERS.get(layer, set()) | sys.stdlib_module_names
+            allowed = {"pbwn", "torch"} | OPTIONAL.get(layer, set()) | sys.stdlib_module_names
             assert root in allowed, f"{layer} imports {imported}"
             assert root != "pbwn" or name in LAYERS[:position], f"{layer} imports {imported}"
 

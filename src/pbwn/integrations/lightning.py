@@ -7,6 +7,7 @@ from typing import Any
 
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
+from pbwn.monitor import Monitor
 from pbwn.norm_projection import NormProjection, attach
 from pbwn.optimizer_hooks import hookable
 from pbwn.selection import held_by
@@ -31,6 +32,8 @@ class ProjectionCallback(Callback):
 
     Args:
         name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
+        monitor: log what happens to each weight every so many steps, as `<name>/<quantity>/<weight>`; None: nothing.
+            See `NormProjection.monitor`; what it returned is kept as `callback.monitor`.
         log_deviation: log how far the weights are off, as `<name>/deviation`, whenever the Trainer logs a step.
         options: the arguments of `pbwn.attach` after the optimizer.
 
@@ -39,11 +42,16 @@ class ProjectionCallback(Callback):
         certificate: what `projection.check()` found at the end of training, once it has ended.
     """
 
-    def __init__(self, *, name: str = "pbwn", log_deviation: bool = False, **options: Any) -> None:
+    def __init__(
+        self, *, name: str = "pbwn", log_deviation: bool = False, monitor: int | None = None, **options: Any
+    ) -> None:
         self.projection: NormProjection | None = None
         self.certificate: Certificate | None = None
         self._name = check_name(name)
         self._log_deviation = log_deviation
+        self.monitor: Monitor | None = None
+        self._monitor_every = monitor
+        self._recorded = False
         self._options = checked_options(options)
         self._restored: dict[str, Any] = {}
         self._last_step = 0
@@ -81,14 +89,23 @@ class ProjectionCallback(Callback):
         options = {**self._options, "state": self._restored} if self._restored else self._options
         self.projection = attach(pl_module, trainer.optimizers, **options)
         self._last_step = trainer.global_step
+        if self._monitor_every is not None:
+            self.monitor = self.projection.monitor(self._monitor_every, on_record=self._note_records)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
-        """Log the deviation where it was asked for."""
+        """Log records and the deviation where they were asked for."""
+        if self.monitor is not None and self._recorded:
+            self._recorded = False
+            for logger in trainer.loggers:
+                logger.log_metrics(self.monitor.metrics(self._name), step=trainer.global_step)
         stepped, self._last_step = trainer.global_step > self._last_step, trainer.global_step
         interval = trainer.log_every_n_steps  # 0: never
         if self._log_deviation and stepped and interval and self._last_step % interval == 0:
             assert self.projection is not None
             self.log(f"{self._name}/deviation", self.projection.check().largest_deviation)
+
+    def _note_records(self, records: list[dict[str, Any]]) -> None:
+        self._recorded = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the weights, and detach from the optimizers."""

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from pbwn.certificate import Certificate
 from pbwn.integrations.options import check_name, checked_options
+from pbwn.monitor import Monitor
 from pbwn.norm_projection import NormProjection, attach
 
 try:
@@ -39,6 +40,9 @@ class ProjectionCallback(TrainerCallback):
         name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
         log_deviation: add how far the weights are off to the training logs, as `<name>_deviation`. It is in
             `trainer.state.log_history`, and seen by the callbacks that come after this one.
+        monitor: record what happens to each weight every so many steps, and add the latest record to the training logs,
+            as `<name>/<quantity>/<weight>`; None: nothing. See `NormProjection.monitor`; what it returned is kept as
+            `callback.monitor`.
         resume_from: the checkpoint folder of a resumed run, which the Trainer does not tell its callbacks. "auto" takes
             `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None starts afresh,
             for a checkpoint that was saved without this callback.
@@ -54,6 +58,7 @@ class ProjectionCallback(TrainerCallback):
         *,
         name: str = "pbwn",
         log_deviation: bool = False,
+        monitor: int | None = None,
         resume_from: str | os.PathLike[str] | None = "auto",
         **options: Any,
     ) -> None:
@@ -61,6 +66,8 @@ class ProjectionCallback(TrainerCallback):
         self.certificate: Certificate | None = None
         self._name = check_name(name)
         self._log_deviation = log_deviation
+        self.monitor: Monitor | None = None
+        self._monitor_every = monitor
         self._resume_from = resume_from
         self._options = checked_options(options)
 
@@ -82,6 +89,8 @@ class ProjectionCallback(TrainerCallback):
         self.projection, self.certificate = attach(model, optimizer, **options), None
         if saved is not None:
             self._refuse_other_weights()
+        if self._monitor_every is not None:
+            self.monitor = self.projection.monitor(self._monitor_every)
 
     def _refuse_other_weights(self) -> None:
         """The folder of a checkpoint is a guess: make sure that the state found there is that of these weights."""
@@ -116,6 +125,9 @@ class ProjectionCallback(TrainerCallback):
             deviation = {f"{self._name}_deviation": self.projection.check().largest_deviation}
             logs.update(deviation)
             state.log_history[-1].update(deviation)
+        if self.monitor is not None and logs is not None and "loss" in logs:
+            logs.update(self.monitor.metrics(self._name))
+            state.log_history[-1].update(self.monitor.metrics(self._name))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any

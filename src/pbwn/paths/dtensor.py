@@ -215,6 +215,19 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
     return exchange(norms.flatten().unsqueeze(0), shard.groups, shard.device_type).view(shard.neuron_shape)
 
 
+@torch.no_grad()
+def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
+    """The inner products of a weight's neurons with another tensor's, which is sharded alike, in float64."""
+    if not is_sharded(weight):
+        return functional.row_dots(weight, other, axes)
+    shard = Shard.of(weight, axes)
+    dots = functional.row_dots(shard.part, local(other), shard.axes)
+    if shard.blocks is not None:
+        dots = dots.new_zeros(shard.neuron_shape).index_add_(0, shard.blocks, dots)
+    values = torch.stack([torch.zeros_like(dots), dots]).flatten(1)
+    return exchange(values, shard.groups, shard.device_type)[1].view(shard.neuron_shape)
+
+
 def neuron_shape(weight: Tensor, axes: Axes) -> tuple[int, ...]:
     """The shape of one value per neuron of a weight, or of those that this process's shard has a part of."""
     return Shard.of(weight, axes).neuron_shape if is_sharded(weight) else axes.neuron_shape(tuple(weight.shape))

@@ -43,14 +43,28 @@ def see_output(model: nn.Module, inputs: Sequence[Any]) -> Seen:
     states and cached keys are. The pass is made in the model's own mode, without gradients; buffers and torch's random
     state are put back afterwards.
     """
-    inner = unwrap(model)
-    weights = [named for named in named_parameters(inner) if named.parameter.ndim > 1]
-    tracer = _Tracer({id(parameter): parameter for parameter in (*inner.parameters(), *inner.buffers())}, weights)
-    with _undone(inner), torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
-        positional, keyword = _arguments(inner, inputs)
-        output = inner(*positional, **keyword)
-    last, hidden = tracer.leading_to(_tensors(output))
+    weights, tracer, output = _traced(unwrap(model), inputs)
+    last, hidden = tracer.leading_to(tensors_in(output))
     return Seen([weights[index] for index in sorted(last)], [weights[index] for index in sorted(hidden)])
+
+
+def see_order(model: nn.Module, inputs: Sequence[Any]) -> list[tuple[NamedParameter, list[NamedParameter]]]:
+    """Find, for each matrix, those that its product passes next. The pass leaves nothing behind, as above."""
+    weights, tracer, _ = _traced(unwrap(model), inputs)
+    return [
+        (named, [weights[after] for after, before in sorted(tracer.before.items()) if index in before])
+        for index, named in enumerate(weights)
+    ]
+
+
+def _traced(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParameter], _Tracer, Any]:
+    """The model's matrices, what has followed them through a pass, and the pass's output."""
+    weights = [named for named in named_parameters(model) if named.parameter.ndim > 1]
+    tracer = _Tracer({id(parameter): parameter for parameter in (*model.parameters(), *model.buffers())}, weights)
+    with undone(model), torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
+        positional, keyword = call_arguments(model, inputs)
+        output = model(*positional, **keyword)
+    return weights, tracer, output
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class _Tracer(TorchFunctionMode):
         self._origins = WeakTensorKeyDictionary()
         for key, tensor in constants.items():
             self._origins[tensor] = _Origin(frozenset(matrices.get(key, ())), is_constant=True)
-        self._before: dict[int, set[int]] = {}  # the matrices that come right before each
+        self.before: dict[int, set[int]] = {}  # the matrices that come right before each
 
     def leading_to(self, tensors: Iterable[Tensor]) -> tuple[set[int], set[int]]:
         """The matrices that lead to these tensors: those that come last, and those that others follow."""
@@ -88,7 +102,7 @@ class _Tracer(TorchFunctionMode):
         followed: set[int] = set()
         while unvisited:  # against the flow
             index = unvisited.pop()
-            before = self._before.get(index, set())
+            before = self.before.get(index, set())
             followed |= before - {index}
             unvisited += before - leading
             leading |= before
@@ -100,9 +114,9 @@ class _Tracer(TorchFunctionMode):
     ) -> Any:
         keyword = kwargs or {}
         result = func(*args, **keyword)
-        name = _name(func)
-        operands = [*_tensors(args), *_tensors(keyword)]
-        written = operands[:1] if name == "__setitem__" else list(_tensors(result))
+        name = function_name(func)
+        operands = [*tensors_in(args), *tensors_in(keyword)]
+        written = operands[:1] if name == "__setitem__" else list(tensors_in(result))
         if not written:
             return result
         origin = self._combined(name, [self._origin(tensor) for tensor in operands])
@@ -126,7 +140,7 @@ class _Tracer(TorchFunctionMode):
         if constants and _PRODUCTS.fullmatch(name):
             matrices = frozenset(index for origin in constants for index in origin.last)
             for index in matrices:
-                self._before.setdefault(index, set()).update(everything - matrices)
+                self.before.setdefault(index, set()).update(everything - matrices)
             return _Origin(matrices)
         return _Origin(everything)
 
@@ -139,14 +153,15 @@ class _Tracer(TorchFunctionMode):
             self._origins[base] = _Origin(self._origin(base).last | origin.last)
 
 
-def _name(func: Callable[..., Any]) -> str:
+def function_name(func: Callable[..., Any]) -> str:
+    """The name of one of torch's functions, methods or properties."""
     name = str(getattr(func, "__name__", ""))
     if name == "__get__":  # of a property, which has the name
         name = str(getattr(getattr(func, "__self__", None), "__name__", name))
     return name.partition(".")[0]  # of an overload, such as mm.default
 
 
-def _tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     """The tensors in nested lists, dictionaries, data classes and objects that hold some."""
     if isinstance(value, Tensor):
         yield value
@@ -166,10 +181,10 @@ def _tensors(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     else:
         parts = getattr(value, "__dict__", {}).values()  # such as a distribution
     for part in parts:
-        yield from _tensors(part, seen)
+        yield from tensors_in(part, seen)
 
 
-def _arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Positional and keyword arguments: a mapping in the last place whose keys are arguments is spread out."""
     if inputs and isinstance(inputs[-1], Mapping) and all(isinstance(key, str) for key in inputs[-1]):
         parameters = inspect.signature(model.forward).parameters
@@ -180,7 +195,7 @@ def _arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], 
 
 
 @contextmanager
-def _undone(model: nn.Module) -> Iterator[None]:
+def undone(model: nn.Module) -> Iterator[None]:
     """Put modes, buffers and random states back after a pass."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]

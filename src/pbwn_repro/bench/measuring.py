@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from pbwn_repro.bench.conditioning import conditioning
 from pbwn_repro.bench.landscape import landscape
 from pbwn_repro.bench.parts import Parts, Progress
 from pbwn_repro.bench.time_cost import time_cost
@@ -27,7 +28,11 @@ from pbwn_repro.runs.environment import environment
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 
 Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
-MEASUREMENTS: Mapping[str, Measurement] = {"landscape": landscape, "time-cost": time_cost}
+MEASUREMENTS: Mapping[str, Measurement] = {
+    "conditioning": conditioning,
+    "landscape": landscape,
+    "time-cost": time_cost,
+}
 
 
 def folder_of(out: Path, artefact: str, scale: str, measurement: str, options: Mapping[str, Any]) -> RunFolder:

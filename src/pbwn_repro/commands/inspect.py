@@ -12,7 +12,7 @@ from pbwn_repro.commands.names import completing, networks
 from pbwn_repro.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pbwn_repro.models import Network
 
@@ -56,10 +56,21 @@ def inspect(
         Literal["leave", "constrain"], typer.Option(help="What to do about weights that are not trained.")
     ] = "leave",
     strict: Annotated[bool, typer.Option("--strict", help="Fail if the axes of a weight are not known.")] = False,
+    invariance: Annotated[
+        bool, typer.Option("--invariance", help="Show too whether the scale of each weight matters, by rescaling it.")
+    ] = False,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SHAPE",
+            help="Random inputs for --invariance: 8x3x32x32, or 8x128:96 for whole numbers below 96; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Show which weights of a model would be constrained, over which axes, and which not, and why.
 
-    Nothing is attached and nothing is changed. Modules are looked for in the current folder too.
+    Nothing is attached and nothing is changed. Modules are looked for in the current folder too. With --invariance the
+    model is called with random inputs: those of a network of the paper are known, those of another model are --inputs.
 
     Examples: pbwn inspect resnet-20; pbwn inspect mymodels:build --set depth=12 --skip '*.gate';
     pbwn inspect torch.nn:Transformer --set d_model=64
@@ -92,6 +103,44 @@ def inspect(
     except (TypeError, ValueError) as error:
         raise UsageError(f"{target}: {error}") from error
     typer.echo(found)
+    if invariance or inputs:
+        given = [_random_input(each) for each in inputs or _usual_inputs(network, arguments)]
+        try:
+            scales = pbwn.invariance(model, *given, selection=found)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{target}: {error}") from error
+        typer.echo(f"\n{scales}")
+
+
+def _usual_inputs(network: Network, arguments: Mapping[str, Any]) -> list[str]:
+    """The shape of what a network of the paper takes: its images, or characters of a text."""
+    import inspect as signatures
+
+    taken = signatures.signature(network.family.constructor).parameters
+    sizes = {
+        name: arguments.get(name, taken[name].default)
+        for name in ("num_classes", "in_channels", "image_size", "context")
+        if name in taken
+    }
+    if "image_size" in sizes:
+        return [f"8x{sizes['in_channels']}x{sizes['image_size']}x{sizes['image_size']}"]
+    if "context" in sizes:
+        return [f"8x{sizes['context']}:{sizes['num_classes']}"]
+    raise UsageError(f"{network.name}: say what the model is called with, such as --inputs 8x3x32x32")
+
+
+def _random_input(text: str) -> Tensor:
+    """Normal numbers of a shape, or whole numbers below a limit; the same each time."""
+    import torch
+
+    shape, separator, limit = text.partition(":")
+    sizes = shape.split("x")
+    if not all(size.isdigit() and int(size) for size in sizes) or (separator and not limit.isdigit()):
+        raise UsageError(f"--inputs {text!r}: write sizes such as 8x3x32x32, or 8x128:96 for whole numbers below 96")
+    generator = torch.Generator().manual_seed(0)
+    if separator:
+        return torch.randint(0, int(limit), tuple(map(int, sizes)), generator=generator)
+    return torch.randn(tuple(map(int, sizes)), generator=generator)
 
 
 def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:

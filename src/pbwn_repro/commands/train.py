@@ -88,6 +88,10 @@ def train(
     threads: Annotated[int | None, option("Threads; give 1 where several runs share a machine.", least=1)] = None,
     workers: Annotated[int, option("Processes that decode images of sets that do not fit into memory.", least=0)] = 4,
     tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
+    monitor: Annotated[
+        int | None,
+        option("Record what the projection does, every so many steps, in monitor.jsonl.", metavar="STEPS", least=1),
+    ] = None,
     quiet: Annotated[bool, option("Print the result alone.", "--quiet", "-q")] = False,
     dry_run: Annotated[
         bool, option("Show configuration, constrained weights and an estimate, and make no run.", "--dry-run")
@@ -110,12 +114,13 @@ def train(
         threads=threads,
         workers=workers,
         tensorboard=tensorboard,
+        monitor=monitor,
         quiet=quiet,
         dry_run=dry_run,
     )
 
 
-_MEANS = ("device", "threads", "workers", "tensorboard", "quiet", "dry_run")
+_MEANS = ("device", "threads", "workers", "tensorboard", "monitor", "quiet", "dry_run")
 
 
 def _train(
@@ -130,6 +135,7 @@ def _train(
     threads: int | None,
     workers: int,
     tensorboard: bool,
+    monitor: int | None,
     quiet: bool,
     dry_run: bool,
 ) -> None:
@@ -158,7 +164,7 @@ def _train(
         if place.is_first and not quiet:
             warn(config)
         reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
-        result = execute(config, dataset, folder, place, reporter, workers=workers)
+        result = execute(config, dataset, folder, place, reporter, workers=workers, monitor=monitor)
         if place.is_first:
             metric = metric_of(config)
             print(f"{config.run_name}: {metric.words} {metric.shown(result[metric.name])}  ({folder.path})")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pbwn
 from pbwn_repro import methods, models
@@ -28,7 +28,7 @@ from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.engine.state import NormWatch, estimate_statistics, export
 from pbwn_repro.errors import UsageError
 from pbwn_repro.importing import is_own
-from pbwn_repro.tasks import AnySet, make_task
+from pbwn_repro.tasks import AnySet, Supervised, make_task
 
 
 @dataclass
@@ -46,6 +46,7 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     metrics_bytes: int = 0
+    monitor_bytes: int = 0
 
     @classmethod
     def read(cls, content: bytes) -> Progress:
@@ -85,6 +86,13 @@ class Training:
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
         self.projection: pbwn.NormProjection | None = None
+        self._monitored: tuple[int, MetricsLog | NoLog] | None = None
+
+    def watch(self, every: int, log: MetricsLog | NoLog) -> None:
+        """Have the run to come record what the projection does, every so many steps: a line for each weight."""
+        if self._method.constraint is None:
+            raise ConfigError(f"--monitor: the method {self.config.method} has no projection that could be monitored")
+        self._monitored = every, log
 
     def run(
         self,
@@ -96,6 +104,8 @@ class Training:
     ) -> Finished:
         """Train from the checkpoint, or from the start, to the end. Raises Interrupted when asked to stop."""
         self._begin(checkpoint)
+        if self._monitored is not None and self.projection is not None:
+            self.projection.monitor(self._monitored[0], on_record=self._write_records)
         self._store, self._metrics, self._timing, self._reporter = store, metrics, timing, reporter
         reporter.begin(self.config.run_name, self.progress.step, self.total_steps, self._task.unit)
         try:
@@ -116,6 +126,29 @@ class Training:
         """The run as it starts, with what is constrained in `projection`; nothing is written."""
         self._begin(None)
         return self
+
+    def visit(self, stops: Collection[int], look: Callable[[int, tuple[Tensor, Tensor]], None], examples: int) -> None:
+        """Train without saving anything, and look after so many steps each, with the same labeled examples each time.
+
+        Steps do not notice. As after an epoch of any run, projections that come then are made.
+        """
+        self._begin(None)
+        batch = self._labeled(examples)
+        for step in range(self.total_steps + 1):
+            if step in stops:
+                look(step, batch)
+            if step < self.total_steps:
+                self._step()
+                if self.progress.step % self.steps_per_epoch == 0 and self.progress.step < self.total_steps:
+                    self._method.after_epoch(self.projection)
+
+    def _labeled(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many examples to train on, as the first steps see them."""
+        if not isinstance(self._task, Supervised):
+            raise ConfigError(f"{self.config.model}: only what learns from labels alone can be looked at")
+        steps = range(-(-count // self.config.batch_size))
+        inputs, labels = zip(*(self._task.batch(step) for step in steps), strict=True)
+        return torch.cat(inputs)[:count], torch.cat(labels)[:count]
 
     def _build(self) -> nn.Module:
         config = self.config
@@ -237,6 +270,13 @@ class Training:
         self._reporter.step(self.progress.step, loss, self._rate, speed)
         self._clock = now
 
+    def _write_records(self, records: list[dict[str, Any]]) -> None:
+        assert self._monitored is not None
+        for record in records:
+            self._monitored[1].write(
+                **{name: _finite_or_none(each) if isinstance(each, float) else each for name, each in record.items()}
+            )
+
     def _scores(self) -> dict[str, float | None]:
         """All metrics of the weights as they are."""
         self.place.align(self.model)
@@ -267,6 +307,8 @@ class Training:
         self.place.align(self.model)
         self.progress.loss_sum, self.progress.losses_lost = self._watch.read()
         self.progress.metrics_bytes = self._metrics.position()
+        if self._monitored is not None:
+            self.progress.monitor_bytes = self._monitored[1].position()
         self._timing.position()
         extra = {"scaler": self._scaler.state_dict()}
         if self.projection is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from pbwn.monitor import QUANTITIES
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Curve, Plot, Row
@@ -82,6 +84,17 @@ def _over_time(
             _curves(rows, lambda history: _evaluations(history, "deviation")),
             y_log=True,
         ),
+    ]
+    found += [
+        Plot(
+            f"{name}-monitor-{slug(quantity)}",
+            f"{words[:1].upper()}{words[1:]}, mean over weights{suffix}",
+            "iteration",
+            words,
+            _curves(rows, partial(History.monitored_means, quantity=quantity)),
+            y_log=True,
+        )
+        for quantity, words in QUANTITIES.items()
     ]
     return [plot for plot in found if plot.curves]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isclose
+from math import inf, isclose, isfinite, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +19,7 @@ from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
-from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.statistics import Interval, compare, deviation, mean
 from pbwn_repro.report.verdicts import digits, one_sided, undecided
 
 Result = Mapping[str, Any]
@@ -70,9 +70,11 @@ def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
         notes = ("The measurement is not finished.",)
         return Section(artefact, scale, pd.DataFrame(), verdicts=verdicts, notes=notes, unfinished=(path,))
     result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
-    show: Callable[[MeasuredArtefact, str, Result], _Shown] = {"landscape": _landscape, "time-cost": _time_cost}[
-        artefact.measurement
-    ]
+    show: Callable[[MeasuredArtefact, str, Result], _Shown] = {
+        "conditioning": _spectra,
+        "landscape": _landscape,
+        "time-cost": _time_cost,
+    }[artefact.measurement]
     try:
         shown = show(artefact, f"{artefact.name}-{scale}", result)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -146,6 +148,109 @@ def _check_landscape(result: Result) -> None:
         rows = [len(row) for row in surface["loss"]]
         if rows != [len(surface["w1"])] * len(surface["w2"]):
             raise ValueError(f"the surface {surface['name']} is not a full grid")
+
+
+# --- conditioning
+
+_MOMENTS = ("start", "middle", "end")
+_SEEN = {
+    "largest": "largest eigenvalue",
+    "spectrum": "eigenvalues, first over last",
+    "gradients": "gradients, max over min",
+}
+
+
+def _spectra(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+    """The table of all moments, the curves over training, and the verdicts on what stands at the end."""
+    rows = tuple(Row(name, method(name).title, name) for name in result["methods"])
+    columns = tuple(
+        Column(f"{network}, {words}, {_MOMENTS[moment]}", f"{network} {moment}", kind)
+        for network in result["networks"]
+        for kind, words in _SEEN.items()
+        for moment in range(len(result["moments"]))
+    )
+    cells = {(row.key, column): Cell(_seen_cell(result, row.key, column), None) for row in rows for column in columns}
+    table = Table(rows, columns, cells, unit="of the training loss on fixed examples")
+    plots = tuple(
+        Plot(
+            f"{prefix}-{network}-{kind}",
+            f"{network}: {words}",
+            "share of training",
+            words,
+            tuple(_seen_curve(result, network, kind, row) for row in rows),
+            y_log=True,
+            main=kind == "spectrum",
+        )
+        for network in result["networks"]
+        for kind, words in _SEEN.items()
+    )
+    last = len(result["moments"]) - 1
+    verdicts = [
+        _seen_verdict(claim, result, network, row, than, last)
+        for claim in artefact.claims
+        for network in result["networks"]
+        for row, than in _pairs(claim)
+    ]
+    return _Shown(table, plots, tuple(verdicts))
+
+
+def _pairs(claim: Claim) -> list[tuple[str, str]]:
+    assert isinstance(claim.criterion, Better)
+    return [(row, than) for row in claim.criterion.rows for than in claim.criterion.than]
+
+
+def _seen(result: Result, network: str, name: str, kind: str, moment: int) -> list[float]:
+    """One number of each seed's run at a moment; not a number where the spectrum's top is not positive."""
+    found = []
+    for run in result["networks"][network]["methods"][name]:
+        values = run[moment].get("tangent_eigenvalues", run[moment]["eigenvalues"])
+        norms = [norm for norm in run[moment]["gradient_norms"].values() if norm > 0]
+        if kind == "largest":
+            found.append(float(values[0]))
+        elif kind == "spectrum":
+            found.append(values[0] / values[-1] if values[-1] > 0 else inf)
+        else:
+            found.append(max(norms) / min(norms))
+    return found
+
+
+def _seen_cell(result: Result, name: str, column: Column) -> Summary | None:
+    network, moment = column.value.rsplit(" ", 1)
+    values = _seen(result, network, name, column.metric, int(moment))
+    if not all(map(isfinite, values)):
+        return None
+    return Summary(tuple(values), mean(values), deviation(values))
+
+
+def _seen_curve(result: Result, network: str, kind: str, row: Row) -> Curve:
+    moments = range(len(result["moments"]))
+    values = [[one for one in _seen(result, network, row.key, kind, moment) if isfinite(one)] for moment in moments]
+    kept = [moment for moment in moments if values[moment]]
+    means, lows, highs = (tuple(of(values[moment]) for moment in kept) for of in (mean, min, max))
+    x = tuple(float(result["moments"][moment]) for moment in kept)
+    return Curve(row, x, means, lows, highs, len(result["networks"][network]["methods"][row.key]))
+
+
+def _seen_verdict(claim: Claim, result: Result, network: str, row: str, than: str, moment: int) -> Verdict:
+    """Compared as logarithms, in pairs by seed: ratios have no scale of their own."""
+    assert isinstance(claim.criterion, Better)
+    kind = claim.criterion.metric
+    sides = [_seen(result, network, name, kind, moment) for name in (row, than)]
+    names = (method(row).title, method(than).title, network)
+    values = [{seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides]
+    if not all(values):
+        return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")
+    compared = compare(values[0], values[1])
+    interval, counts = compared.interval, compared.counts
+    outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
+    span = "one run a side" if interval is None else f"{compared.kind}"
+    words = (
+        f"{_SEEN[kind]}: {digits(mean(sides[0]))} of {names[0]}, {digits(mean(sides[1]))} of {names[1]} on {network} "
+        f"({span})."
+    )
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    difference = mean(list(values[0].values())) - mean(list(values[1].values()))
+    return Verdict(claim, outcome, words, difference, low, high, counts, *names)
 
 
 # --- table 5

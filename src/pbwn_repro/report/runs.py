@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -48,11 +48,12 @@ class DamageError(Exception):
 class History:
     """The lines of metrics.jsonl: of the loss (step, mean since the line before) and of evaluations, in order.
 
-    Where no step had a finite loss, there is no line of it.
+    Where no step had a finite loss, there is no line of it. `monitored` are the lines of monitor.jsonl, if any.
     """
 
     losses: tuple[tuple[int, float], ...] = ()
     evaluations: tuple[Mapping[str, Any], ...] = ()
+    monitored: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def steps_per_epoch(self) -> float:
@@ -88,6 +89,14 @@ class History:
         for step, loss in self.losses:
             epochs.setdefault(max(1, -int(-step // self.steps_per_epoch)), []).append(loss)
         return [(float(epoch), mean(losses)) for epoch, losses in sorted(epochs.items())]
+
+    def monitored_means(self, quantity: str) -> list[tuple[float, float]]:
+        """A quantity of the monitor by step, averaged over the weights that have it."""
+        steps: dict[int, list[float]] = {}
+        for line in self.monitored:
+            if line.get(quantity) is not None:
+                steps.setdefault(line["step"], []).append(line[quantity])
+        return [(float(step), mean(values)) for step, values in sorted(steps.items())]
 
     def evaluation_at(self, step: int) -> Mapping[str, Any]:
         """The evaluation after a step."""
@@ -130,6 +139,7 @@ def _read_run(path: Path) -> dict[str, Any]:
         try:
             history = read_history(folder.metrics, config, result["steps"])
             _compare(result, history, metric)
+            history = replace(history, monitored=_monitored(folder))
         except FileNotFoundError:
             raise DamageError("metrics.jsonl is missing") from None
         except (ValueError, ArithmeticError, OSError) as error:
@@ -140,6 +150,15 @@ def _read_run(path: Path) -> dict[str, Any]:
     if row["state"] != "unfinished":
         row["environment"] = read_environment(folder.environment)
     return row
+
+
+def _monitored(folder: RunFolder) -> tuple[Mapping[str, Any], ...]:
+    if not folder.monitor.exists():
+        return ()
+    lines = [json.loads(line) for line in folder.monitor.read_text().splitlines()]
+    if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in lines):
+        raise ValueError("monitor.jsonl has lines that are no records")
+    return tuple(lines)
 
 
 def _metrics(result: Mapping[str, Any], history: History, metric: Metric) -> dict[str, float]:

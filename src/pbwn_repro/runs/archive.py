@@ -9,7 +9,15 @@ from pbwn_repro.errors import UsageError
 from pbwn_repro.runs.folder import RunFolder, run_folders, write_atomically
 
 # The last of them makes the run a finished one: it is copied last.
-KEPT = ("config.json", "environment.json", "metrics.jsonl", "timing.jsonl", "diverged.json", "result.json")
+KEPT = (
+    "config.json",
+    "environment.json",
+    "metrics.jsonl",
+    "timing.jsonl",
+    "monitor.jsonl",
+    "diverged.json",
+    "result.json",
+)
 
 
 @dataclass

@@ -29,11 +29,13 @@ def execute(
     reporter: Reporter,
     *,
     workers: int = 0,
+    monitor: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
     """Make the run's result, or return the one that is there. Only the first process writes.
 
-    `on_stage` is called between the stages of writing a checkpoint.
+    `monitor` has the projection's monitor record every so many steps. `on_stage` is called between the stages of
+    writing a checkpoint.
     """
     check_data(config, dataset)
     done: dict[str, Any] | None = place.share(_found(config, folder, reporter) if place.is_first else None)
@@ -50,7 +52,10 @@ def execute(
         position = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).metrics_bytes
         metrics = MetricsLog(folder.metrics, position) if place.is_first else NoLog()
         timing = _timing_log(folder) if place.is_first else NoLog()
+        monitored = _monitor_log(folder, checkpoint) if monitor and place.is_first else NoLog()
         try:
+            if monitor:
+                training.watch(monitor, monitored)
             finished = training.run(store, metrics, timing, reporter, checkpoint)
         except NonFiniteError as error:
             if place.is_first:
@@ -61,6 +66,7 @@ def execute(
         finally:
             metrics.close()
             timing.close()
+            monitored.close()
         if place.is_first:
             write_atomically(folder.model, finished.model)
             write_atomically(folder.result, to_json(finished.result))
@@ -129,6 +135,13 @@ def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter
             f"the environment has changed since this run was started: {'; '.join(changed)}. "
             "The result may differ in its last digits from that of an uninterrupted run."
         )
+
+
+def _monitor_log(folder: RunFolder, checkpoint: Checkpoint | None) -> MetricsLog:
+    """The monitor's records, as far as the checkpoint knows of them; it is no part of the result."""
+    known = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).monitor_bytes
+    held = folder.monitor.stat().st_size if folder.monitor.exists() else 0
+    return MetricsLog(folder.monitor, min(known, held))
 
 
 def _timing_log(folder: RunFolder) -> MetricsLog:

@@ -1,7 +1,7 @@
 """The folder of one run: its names, its state, and the lock that keeps two processes apart.
 
 <out>/<artefact>/<scale>/<name>-<hash8>/
-config.json  environment.json  metrics.jsonl  timing.jsonl  checkpoints/  model.safetensors  result.json
+config.json  environment.json  metrics.jsonl  timing.jsonl  monitor.jsonl  checkpoints/  model.safetensors  result.json
 diverged.json instead of a result; progress.json while a sweep works on it; log.txt if there was anything to say;
 .lock, and .holder while a process holds it
 """
@@ -33,6 +33,7 @@ class RunFolder:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.timing = path / "timing.jsonl"
+        self.monitor = path / "monitor.jsonl"  # where it was asked for
         self.checkpoints = path / "checkpoints"
         self.model = path / "model.safetensors"
         self.result = path / "result.json"

@@ -258,3 +258,21 @@ def count(*_):
 register_optimizer_step_post_hook(count)
 main()
 """
+
+
+def test_the_monitor_writes_into_the_run_folder_and_the_result_does_not_notice(here, tmp_path):
+    here(*QUICK, "--out", tmp_path / "plain")
+    code, _, _ = here(*QUICK, "--monitor", "2", "--out", tmp_path / "watched")
+    assert code == 0
+    plain, watched = only_folder(tmp_path / "plain"), only_folder(tmp_path / "watched")
+    assert watched.name == plain.name
+    records = [json.loads(line) for line in (watched / "monitor.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["weight"] == "features.0.weight"] == [2, 4, 6]
+    for name in ("result.json", "metrics.jsonl", "model.safetensors"):
+        assert (watched / name).read_bytes() == (plain / name).read_bytes()
+
+
+def test_a_method_without_a_projection_has_nothing_to_monitor(here, tmp_path):
+    code, _, err = here(*QUICK, "--method", "normal", "--monitor", "2", "--out", tmp_path)
+    assert code == USAGE
+    assert "has no projection that could be monitored" in " ".join(err.split())

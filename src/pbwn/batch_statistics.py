@@ -1,0 +1,475 @@
+"""Batch statistics that follow a projection: whose running mean and variance belong to which weights, and their factor.
+
+Who feeds whom is seen in forward passes: the object that comes out of a weight's product and goes into a batch
+normalisation, and nowhere else. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from pbwn.axes import Axes
+from pbwn.constraint import TOLERANCE, Constraint
+from pbwn.paths import dtensor
+from pbwn.selection import ConstrainedWeight
+from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
+from pbwn.selection.table import Table, fold
+from pbwn.selection.trace import call_arguments, function_name, tensors_in, undone
+
+_PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
+_CALLS = 100  # of modules in training mode: what they have not used by then is not waited for
+_GATHERED = 5  # times 1 / momentum: after so many steps, 0.7 % of the statistics are older than the last projection
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What goes into a batch normalisation.
+
+    Args:
+        weight: the name of the weight whose product it is, or None.
+        obstacle: why its statistics cannot follow, or None.
+        bias: whether a bias is added to the product.
+    """
+
+    weight: str | None = None
+    obstacle: str | None = None
+    bias: bool = False
+
+    @property
+    def follows(self) -> str | None:
+        """The name of the weight that the statistics follow, or None."""
+        return None if self.obstacle is not None or self.bias else self.weight
+
+    def words(self) -> str:
+        """What a table says of it."""
+        if self.follows is not None:
+            return self.follows
+        return f"nothing: {self.obstacle or f'{self.weight} has a bias behind it'}"
+
+
+class BatchStatistics:
+    """The batch normalisations of a model, and the constrained weights that feed them."""
+
+    def __init__(self, model: nn.Module, weights: Sequence[ConstrainedWeight]) -> None:
+        self._model, self._weights = unwrap(model), weights
+        self.feeds: dict[str, Feed] = {}
+        self.gains: dict[str, str] = {}  # of weights whose product is multiplied by a vector at once: its name
+        self._settled: set[str] = set()  # batch normalisations that were seen in training mode
+        self._calls = 0  # that were seen in training mode
+        self._handles: list[Any] = []
+        self._seeing: _Seeing | None = None
+
+    def watch(self) -> None:
+        """See who feeds whom in the forward passes to come, until each batch normalisation was seen in training.
+
+        Any module's call may be the outermost: a framework may call parts of the model one by one.
+        """
+        if self._unsettled() and self._calls < _CALLS:
+            self._register()
+
+    def _register(self) -> None:
+        for module in self._model.modules() if not self._handles else ():
+            begin, end = _Hook(self, "_begin"), _Hook(self, "_end")
+            self._handles.append(module.register_forward_pre_hook(begin, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(end, always_call=True))
+
+    def ignore(self) -> None:
+        """See no more passes."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def see(self, inputs: Any) -> None:
+        """See who feeds whom in one pass with example inputs, in the model's own mode, which leaves nothing behind."""
+        given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        self._register()
+        try:
+            with undone(self._model), torch.no_grad():
+                positional, keyword = call_arguments(self._model, given)
+                self._model(*positional, **keyword)
+        except Exception as error:
+            raise ValueError(
+                f"follow= are example inputs, which the model refuses ({type(error).__name__}: {error}): pass what its "
+                'forward takes, a tuple where that is several things; or "auto", or None'
+            ) from error
+        finally:
+            self.ignore()
+        self._settled = {norm.name for norm in self._norms()}
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether statistics were gathered, and no pass was seen that tells whom they are to follow."""
+        counts = [getattr(norm.module, "num_batches_tracked", None) for norm in self._norms()]
+        return not self.feeds and any(count is not None and int(count) > 0 for count in counts)
+
+    def state(self) -> dict[str, Any]:
+        """What was seen, as plain values."""
+        feeds = {name: asdict(feed) for name, feed in self.feeds.items()}
+        return {"feeds": feeds, "settled": sorted(self._settled)}
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Know what was seen in the run that saved the state."""
+        if state is not None:
+            # The very names of the weights: pickled, a state is then the same bytes as that of an uninterrupted run.
+            names = {weight.name: weight.name for weight in self._weights}
+            self.feeds = {
+                name: Feed(**{**feed, "weight": names.get(feed["weight"], feed["weight"])})
+                for name, feed in state["feeds"].items()
+            }
+            self._settled = set(state["settled"])
+
+    def table(self) -> Table:
+        """Which statistics follow which weight, and why not."""
+        rows = []
+        for norm in self._norms():
+            feed = self.feeds.get(norm.name)
+            rows.append((norm.name, layer_name(norm.module), "not seen yet" if feed is None else feed.words()))
+        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2], row[0])))
+        lines = [(name, members[0][1], _together([row[2] for row in members])) for name, members in folded]
+        return Table(["batch statistics", "layer", "follow"], lines)
+
+    @contextmanager
+    def following(self, model: nn.Module | None = None, *, every: int | None = None) -> Iterator[None]:
+        """Have statistics follow what happens to the weights inside; of a copy of the model where one is given.
+
+        `every` is the interval of the projections; None where it is by hand. Where weights are sharded, every process
+        has to call this.
+        """
+        links = self._links(self._model if model is None else unwrap(model), every)
+        before = _norms_of([weight for weight, _ in links])
+        yield
+        after = _norms_of([weight for weight, _ in links])
+        for (weight, norm), old, new in zip(links, before, after, strict=True):
+            follow_(norm, _factors(weight, old, new, norm.num_features))
+
+    def refuse_homeless(self, constraint: Constraint, radii: Mapping[str, float | Tensor]) -> None:
+        """Refuse weights that a projection rescales, and whose norms have no place behind them to go to."""
+        placed = {feed.weight for feed in self.feeds.values() if feed.obstacle is None} | self.gains.keys()
+        homeless = []
+        for weight in self._weights:
+            if dtensor.is_sharded(weight.tensor):
+                raise ValueError(f'initial="fold": {weight.name!r} is sharded over processes: fold before sharding')
+            own = radii.get(weight.name)
+            deviations = constraint.deviations(dtensor.row_norms(weight.tensor, weight.axes), own).nan_to_num(0)
+            if weight.name not in placed and float(deviations.max()) > TOLERANCE[weight.tensor.dtype]:
+                homeless.append(weight.name)
+        if homeless:
+            names = ", ".join(map(repr, homeless[:5])) + (", ..." if len(homeless) > 5 else "")
+            raise ValueError(
+                f'initial="fold": no batch normalisation and no gain right behind {names} can take the norms: leave '
+                'them alone with skip=, keep the norms with UnitNorm(radius="initial"), or pass initial=True'
+            )
+
+    @contextmanager
+    @torch.no_grad()
+    def folding(self) -> Iterator[None]:
+        """Have what is behind each weight take the factor that the weight is divided by inside, and biases with it."""
+        weights = list(self._weights)
+        parameters = {named.name: named.parameter for named in named_parameters(self._model)}
+        before = _norms_of(weights)
+        links = self._links(self._model, None, with_bias=True)
+        yield
+        for weight, old, new in zip(weights, before, _norms_of(weights), strict=True):
+            count = weight.tensor.shape[0] if not weight.axes.neurons else weight.neurons
+            factors = _factors(weight, old, new, count)
+            for other, norm in links:
+                if other is weight:
+                    follow_(norm, factors)
+            bias = weight.module._parameters.get("bias")
+            if bias is not None:
+                bias.copy_(bias.to(factors.dtype) * factors)
+            if weight.name in self.gains:
+                gain = parameters[self.gains[weight.name]]
+                gain.copy_(gain.to(factors.dtype) / factors.view(gain.shape))
+
+    def _links(
+        self, model: nn.Module, every: int | None, *, with_bias: bool = False
+    ) -> list[tuple[ConstrainedWeight, BatchNorm]]:
+        """The weights and the batch normalisations whose statistics follow them at this interval."""
+        if not self.feeds:
+            return []
+        modules = {named.name: named for named in named_modules(model)}
+        by_name = {weight.name: weight for weight in self._weights}
+        found = []
+        for name, feed in self.feeds.items():
+            weight = by_name.get(feed.weight or "")
+            norm = modules[name].module if name in modules else None
+            if weight is None or feed.obstacle is not None or (feed.bias and not with_bias):
+                continue
+            if not isinstance(norm, BatchNorm) or norm.running_mean is None:
+                continue
+            if every is not None and (norm.momentum is None or every < _GATHERED / max(norm.momentum, 1e-9)):
+                continue
+            if model is not self._model:
+                weight = _counterpart(weight, modules)
+            found.append((weight, norm))
+        return found
+
+    def _norms(self) -> list[NamedModule]:
+        """The batch normalisations, each once."""
+        found = {id(named.module): named for named in named_modules(self._model) if isinstance(named.module, BatchNorm)}
+        return list(found.values())
+
+    def _unsettled(self) -> bool:
+        return any(norm.name not in self._settled for norm in self._norms())
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._seeing is None:
+            self._seeing = _Seeing(module, self._weights, {id(each.module) for each in self._norms()})
+        self._seeing.enter(module, [*tensors_in(args), *tensors_in(kwargs)])
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        seeing = self._seeing
+        if seeing is None or not seeing.leave(module, output):
+            return
+        self._seeing = None
+        names = {id(norm.module): norm.name for norm in self._norms()}
+        for key, feed in seeing.feeds().items():
+            name = names[key]
+            known = self.feeds.get(name)
+            if known is not None and name in self._settled and known != feed:
+                feed = Feed(feed.weight, "what feeds it differs from pass to pass", feed.bias)
+            self.feeds[name] = feed
+            if seeing.training:
+                self._settled.add(name)
+        self._calls += seeing.training
+        parameters = {id(named.parameter): named.name for named in named_parameters(self._model)}
+        self.gains |= {weight: parameters[key] for weight, key in seeing.gains().items() if key in parameters}
+        if not self._unsettled() or self._calls >= _CALLS:
+            self.ignore()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": [], "_seeing": None}
+
+
+@torch.no_grad()
+def follow_(norm: BatchNorm, factors: Tensor) -> None:
+    """Bring running statistics along where inputs are rescaled by a factor f for each channel: evaluation stays.
+
+    mean' = f mean and var' = f² (var + eps) - eps, where that is positive; else 0, which is as near as can be.
+    """
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None:
+        return
+    factors = factors.to(mean.device)
+    wide = variance.to(factors.dtype)
+    moved = (factors.square() * (wide + norm.eps) - norm.eps).clamp(min=0)
+    mean.copy_(mean.to(factors.dtype) * factors)
+    variance.copy_(moved.where(factors != 1, wide))
+
+
+@dataclass
+class _Product:
+    """A weight's product on its way."""
+
+    weight: str
+    bias: bool
+    channels_match: bool
+    norms: list[int] = field(default_factory=list)  # the batch normalisations that it went into
+    functions: list[str] = field(default_factory=list)  # torch's functions that took it elsewhere
+    modules: set[int] = field(default_factory=set)  # other layers that it went into
+    gain: int | None = None  # the parameter that it was multiplied by
+    is_output: bool = False
+
+    @property
+    def second_user(self) -> str | None:
+        """Who else has it besides one batch normalisation."""
+        if self.is_output:
+            return "is returned as well"
+        if self.functions or self.modules:
+            return f"goes into {self.functions[0] if self.functions else 'another layer'} as well"
+        return "goes into several batch normalisations" if len(self.norms) > 1 else None
+
+
+class _Seeing(TorchFunctionMode):
+    """One pass, from the outermost module's call to its end."""
+
+    def __init__(self, outermost: nn.Module, weights: Sequence[ConstrainedWeight], norms: set[int]) -> None:
+        super().__init__()
+        self._outermost, self._weights, self._norms = outermost, weights, norms
+        self._products = WeakTensorKeyDictionary()
+        self._all: list[_Product] = []
+        self._inputs: dict[int, list[_Product | None]] = {}
+        self._gain_uses: dict[int, int] = {}
+        self._depth, self._inside_norm = 0, 0
+        self.training = outermost.training
+        self._open = ExitStack()
+        self._open.enter_context(torch.compiler.set_stance("force_eager"))
+        self._open.enter_context(self)
+
+    def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> None:
+        """Note what goes into a module."""
+        self._depth += module is self._outermost
+        if id(module) in self._norms:
+            self._inside_norm += 1
+            product = self._products.get(tensors[0]) if tensors else None
+            self._inputs.setdefault(id(module), []).append(product)
+            if product is not None:
+                product.norms.append(id(module))
+        elif not module._modules and not self._inside_norm:
+            for product in filter(None, map(self._products.get, tensors)):
+                product.modules.add(id(module))
+
+    def leave(self, module: nn.Module, output: Any) -> bool:
+        """Note what comes out of a module; whether the pass is over."""
+        self._inside_norm -= id(module) in self._norms
+        if module is not self._outermost:
+            return False
+        self._depth -= 1
+        if self._depth:
+            return False
+        for product in filter(None, map(self._products.get, tensors_in(output))):
+            product.is_output = True
+        self._open.close()
+        return True
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keyword = kwargs or {}
+        result = func(*args, **keyword)
+        name = function_name(func)
+        if self._inside_norm or not (_has_tensor(result) or name == "__setitem__"):
+            return result
+        operands = [*tensors_in(args), *tensors_in(keyword)]
+        for operand in operands:
+            product = self._products.get(operand)
+            if product is not None:
+                product.functions.append(name)
+                product.gain = _gain(name, operand, operands)
+                if product.gain is not None:
+                    self._gain_uses[product.gain] = self._gain_uses.get(product.gain, 0) + 1
+        if name in _PRODUCTS and isinstance(result, Tensor):
+            self._note_product(name, result, args, keyword)
+        return result
+
+    def _note_product(self, name: str, result: Tensor, args: Sequence[Any], keyword: Mapping[str, Any]) -> None:
+        matrix = keyword.get("weight", args[1] if len(args) > 1 else None)
+        bias = keyword.get("bias", args[2] if len(args) > 2 else None)
+        weight = next((each for each in self._weights if each.found is not None and each.found is matrix), None)
+        if weight is None:
+            return
+        channels = _PRODUCTS[name]
+        # One factor for each channel of the product: of its second dimension, as batch normalisation has it.
+        fits = result.ndim == len(weight.shape) and (weight.axes.neurons == (channels,) or weight.axes == Axes(()))
+        product = _Product(weight.name, bias is not None, fits)
+        self._products[result] = product
+        self._all.append(product)
+
+    def feeds(self) -> dict[int, Feed]:
+        """What feeds each batch normalisation that was called."""
+        return {key: self._feed(products) for key, products in self._inputs.items()}
+
+    def gains(self) -> dict[str, int]:
+        """The parameter that each weight's product is multiplied by at once, where it goes nowhere else."""
+        found: dict[str, int] = {}
+        for product in self._all:
+            alone = len(product.functions) == 1 and len(product.modules) <= 1 and not product.norms
+            once = product.gain is not None and self._gain_uses[product.gain] == 1 and not product.is_output
+            if alone and once and product.gain is not None and product.channels_match and self._uses(product) == 1:
+                found[product.weight] = product.gain
+        return found
+
+    def _uses(self, product: _Product) -> int:
+        return sum(other.weight == product.weight for other in self._all)
+
+    def _feed(self, products: Sequence[_Product | None]) -> Feed:
+        known = [product for product in products if product is not None]
+        names = sorted({product.weight for product in known})
+        if len(known) < len(products):
+            return Feed(None, "its input is not the output of a constrained layer alone")
+        if len(names) > 1:
+            return Feed(None, f"{' and '.join(names)} share it")
+        bias = any(product.bias for product in known)
+        # All that the weight is multiplied with counts: what goes elsewhere is changed by a projection as well.
+        for product in (each for each in self._all if each.weight == names[0]):
+            if product.second_user is not None:
+                return Feed(names[0], f"the output of {names[0]} {product.second_user}", bias)
+            if not product.norms:
+                return Feed(names[0], f"{names[0]} is used without batch normalisation as well", bias)
+            if not product.channels_match:
+                return Feed(names[0], f"{names[0]} does not have one norm for each channel", bias)
+        return Feed(names[0], None, bias)
+
+
+class _Hook:
+    """A hook that holds nothing alive, and that copies and pickles of a model do not take along."""
+
+    def __init__(self, owner: BatchStatistics, method: str) -> None:
+        self._owner, self._method = ref(owner), method
+
+    def __call__(self, *args: Any) -> None:
+        owner = None if torch.compiler.is_compiling() else self._owner()
+        if owner is not None:
+            getattr(owner, self._method)(*args)
+
+    def __reduce__(self) -> Any:
+        return _idle, ()
+
+    def __deepcopy__(self, memo: Any) -> Callable[..., None]:
+        return _do_nothing
+
+
+def _idle() -> Callable[..., None]:
+    return _do_nothing
+
+
+def _do_nothing(*args: Any) -> None:
+    """Stand for a hook in a copy."""
+
+
+def _gain(name: str, product: Tensor, operands: Sequence[Tensor]) -> int | None:
+    """The vector that a product is multiplied by, one element for each of its channels, as torch broadcasts it."""
+    others = [operand for operand in operands if operand is not product]
+    if name not in ("mul", "__mul__", "__rmul__", "multiply") or len(others) != 1 or len(operands) != 2:
+        return None
+    channel = product.ndim - 1 if product.ndim == 2 else 1
+    shape = (1,) * (product.ndim - others[0].ndim) + tuple(others[0].shape)
+    expected = tuple(size if dim == channel else 1 for dim, size in enumerate(product.shape))
+    return id(others[0]) if isinstance(others[0], nn.Parameter) and shape == expected else None
+
+
+def _has_tensor(result: Any) -> bool:
+    return isinstance(result, Tensor) or (
+        isinstance(result, (tuple, list)) and any(isinstance(each, Tensor) for each in result)
+    )
+
+
+def _norms_of(weights: Sequence[ConstrainedWeight]) -> list[Tensor]:
+    return [dtensor.row_norms(weight.tensor, weight.axes) for weight in weights]
+
+
+def _factors(weight: ConstrainedWeight, before: Tensor, after: Tensor, channels: int) -> Tensor:
+    """What each channel of a weight's product was multiplied by, of the whole weight."""
+    factors = dtensor.gather(after / before, weight.tensor, weight.axes)
+    factors = factors.where(factors.isfinite() & (factors > 0), 1).flatten()
+    return factors.expand(channels) if factors.numel() == 1 else factors
+
+
+def _counterpart(weight: ConstrainedWeight, modules: Mapping[str, NamedModule]) -> ConstrainedWeight:
+    """The same weight in a copy of the model."""
+    place = weight.name.rpartition(".")[0]
+    return replace(weight, module=modules[place].module)
+
+
+def _pattern(text: str, name: str) -> str:
+    """A line without the indices that it has in common with a name, so that repeated blocks are told as one."""
+    return "".join("#" if letter.isdigit() else letter for letter in text)
+
+
+def _together(texts: Sequence[str]) -> str:
+    if len(set(texts)) == 1:
+        return texts[0]
+    reason = "nothing: " if texts[0].startswith("nothing: ") else ""
+    names = [text.removeprefix(reason) for text in texts]
+    return reason + (", ".join(folded_name for folded_name, _ in fold(names, name=str, same=lambda _: None)))

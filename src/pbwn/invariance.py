@@ -1,0 +1,423 @@
+"""Does the scale of a weight matter? Found by rescaling it and looking at the model's output, not by names."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from pbwn import functional
+from pbwn.axes import Axes
+from pbwn.paths import dtensor
+from pbwn.selection import Selection, select
+from pbwn.selection.names import NamedParameter, layer_name, named_parameters, unwrap
+from pbwn.selection.rules import axes_or_reason
+from pbwn.selection.table import Table, fold, plural, shape_text
+from pbwn.selection.trace import call_arguments, see_order, tensors_in, undone
+
+Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
+Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a factor for each of its neurons
+
+# Powers of two rescale without rounding in any dtype. They only enlarge: a normalisation's epsilon then acts less, not
+# more, and its effect stays within half of epsilon over the variance.
+_FACTORS = (2.0, 4.0, 8.0, 16.0)
+# What counts as no change, as a share of what a random change of the weight does: covers the epsilon of 1e-5 of a
+# normalisation whose input has a variance from about 0.002 up.
+_TOLERANCE = 0.01
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class WeightScale:
+    """What the scale of one weight means.
+
+    Args:
+        name: the weight's name, and `others` those of the weights that are tied to it.
+        layer: the name of its layer's type.
+        shape: the weight's shape.
+        scale: "each neuron free" if rows can be rescaled one by one, "layer as a whole" if only all of them by one
+            factor, "passes on" if the next layers can undo it, "has meaning" otherwise; "no effect" if the output does
+            not depend on the weight at all with these inputs.
+        constrained: whether the selection constrains it.
+        per_matrix: whether it has one norm as a whole.
+    """
+
+    name: str
+    layer: str
+    shape: tuple[int, ...]
+    scale: Scale
+    constrained: bool
+    per_matrix: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def projection_is_free(self) -> bool:
+        """Whether a projection leaves the model's output in training mode as it is, and the gradient is tangent."""
+        return self.scale == "each neuron free" or (self.scale == "layer as a whole" and self.per_matrix)
+
+    @property
+    def decay_sets_the_rate(self) -> bool:
+        """Whether weight decay changes nothing but the effective learning rate, lr / |w|²."""
+        return self.scale in ("each neuron free", "layer as a whole")
+
+
+@dataclass(frozen=True, repr=False)
+class Invariance:
+    """What `invariance` found: a weight a line where it is printed."""
+
+    weights: tuple[WeightScale, ...]
+
+    def __getitem__(self, name: str) -> WeightScale:
+        """Look up a weight by its name."""
+        for weight in self.weights:
+            if name in (weight.name, *weight.others):
+                return weight
+        raise KeyError(f"no weight {name!r} was examined: {', '.join(weight.name for weight in self.weights[:8])}")
+
+    def __repr__(self) -> str:
+        counts = {scale: sum(weight.scale == scale for weight in self.weights) for scale in _ORDER}
+        listed = ", ".join(f"{count} {scale}" for scale, count in counts.items() if count)
+        return f"<Invariance: {plural(len(self.weights), 'weight')}: {listed}>"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, max_rows: int | None = None) -> str:
+        """The table, with this many rows at most, and what it means."""
+        return "\n\n".join(part for part in (self._table().text(max_rows), "\n".join(self._notes())) if part)
+
+    def _repr_html_(self) -> str:
+        return self._table().html() + "".join(f"<p>{escape(note)}</p>" for note in self._notes())
+
+    def _table(self) -> Table:
+        rows = [_row(weight) for weight in self.weights]
+        folded = fold(rows, name=lambda row: row[0], same=lambda row: row[1:])
+        header = ["weight", "layer", "shape", "its scale", "constrained", "a projection", "PBWN-Riem", "weight decay"]
+        return Table(header, [(name, *members[0][1:]) for name, members in folded])
+
+    def _notes(self) -> list[str]:
+        constrained = [weight for weight in self.weights if weight.constrained]
+        changed = sum(not weight.projection_is_free and weight.scale != "no effect" for weight in constrained)
+        notes = []
+        if changed:
+            notes.append(
+                f"note: the initial projection changes what the model computes in {plural(changed, 'weight')}: for a "
+                'pretrained model use UnitNorm(radius="initial"), which keeps the norms'
+            )
+        if any(weight.scale == "layer as a whole" and not weight.per_matrix for weight in constrained):
+            notes.append('note: "layer as a whole": with per="matrix" the projection would be free')
+        if any(weight.scale == "no effect" for weight in self.weights):
+            notes.append('note: "no effect": these inputs do not use the weight; nothing is known of its scale')
+        return notes
+
+
+_ORDER: tuple[Scale, ...] = ("each neuron free", "layer as a whole", "passes on", "has meaning", "no effect")
+
+
+def _row(weight: WeightScale) -> tuple[str, ...]:
+    """What follows from the scale, in words."""
+    name = weight.name if not weight.others else f"{weight.name} (tied: {', '.join(weight.others)})"
+    if weight.scale == "no effect":
+        consequences = ("?", "?", "?")
+    else:
+        free = weight.projection_is_free
+        consequences = (
+            "is free" if free else "changes the function",
+            "equals PBWN" if free else "differs",
+            "sets the rate" if weight.decay_sets_the_rate else "acts",
+        )
+    shape, constrained = shape_text(weight.shape), "yes" if weight.constrained else "no"
+    return (name, weight.layer, shape, weight.scale, constrained, *consequences)
+
+
+def invariance(
+    model: nn.Module,
+    *inputs: Any,
+    selection: Selection | None = None,
+    output: Callable[[Any], Any] | None = None,
+    progress: bool | None = None,
+) -> Invariance:
+    """Find for each weight that could be constrained whether its scale matters, by rescaling it.
+
+    Rows are rescaled by different factors, then all by one, then with the next layers rescaled inversely; what leaves
+    the output in training mode as it is decides. That takes up to four forward passes a weight, without gradients and
+    with the same draws for dropout. Weights, buffers, modes and random states are put back bit for bit afterwards.
+
+    Parameters that start as constants, such as biases of zero, hide what they will do. So during the passes
+    one-dimensional parameters that train are moved away from zero, and weights that are all zero are made random.
+
+    Args:
+        model: any module, wrapped or not, on one process.
+        inputs: what the model is called with; a batch of several examples where there is batch normalisation. A
+            dictionary of arguments in the last place is passed as keyword arguments.
+        selection: which weights are constrained, from `pbwn.select` or `projection.selection`; what `attach` would
+            choose if not given.
+        output: picks from what the model returns what counts, such as `lambda found: found.logits`; all floating-point
+            tensors in it but cached keys and values if not given.
+        progress: show a line of progress on stderr; None where that is a terminal.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    >>> print(invariance(model, torch.randn(16, 4)))
+    weight    layer   shape  its scale         constrained  a projection          PBWN-Riem    weight decay
+    --------  ------  -----  ----------------  -----------  --------------------  -----------  -------------
+    0.weight  Linear  8x4    each neuron free  yes          is free               equals PBWN  sets the rate
+    3.weight  Linear  6x8    passes on         yes          changes the function  differs      acts
+    5.weight  Linear  2x6    has meaning       no           changes the function  differs      acts
+    <BLANKLINE>
+    note: the initial projection changes what the model computes in 1 weight: for a pretrained model use UnitNorm(radius="initial"), which keeps the norms
+    """  # noqa: E501
+    _refuse(model)
+    inner = unwrap(model)
+    run = _Passes(inner, inputs, output)
+    with undone(inner), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        inner.train()
+        run.check()
+        found = select(inner, *inputs) if selection is None else selection
+        candidates = _candidates(inner, found)
+        if not candidates:
+            raise ValueError(
+                "the model has no weight that could be constrained: its layers are not known, or it has biases and "
+                "normalisation layers alone. pbwn.register teaches pbwn a layer's axes"
+            )
+        following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
+        scales: list[WeightScale] = []
+        with _generic(inner):
+            base = run()
+            for number, candidate in enumerate(candidates):
+                _show(progress, number, len(candidates), candidate.name)
+                after = following.get(id(candidate.parameter), [])
+                scales.append(candidate.described(_scale_of(candidate, after, base, run)))
+            _show(progress, len(candidates), len(candidates), "")
+    return Invariance(tuple(scales))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A weight that could be constrained."""
+
+    name: str
+    module: nn.Module
+    parameter: Tensor
+    axes: Axes
+    constrained: bool
+    per_matrix: bool
+    others: tuple[str, ...]
+
+    def described(self, scale: Scale) -> WeightScale:
+        layer, shape = layer_name(self.module), tuple(self.parameter.shape)
+        return WeightScale(self.name, layer, shape, scale, self.constrained, self.per_matrix, self.others)
+
+
+def _candidates(model: nn.Module, selection: Selection) -> list[_Candidate]:
+    """Every parameter whose neuron axes are known, frozen or not, once, in the model's order."""
+    constrained = {name: weight for weight in selection.constrained for name in (weight.name, *weight.others)}
+    direction, per_matrix = selection.choice.direction, selection.choice.per == "matrix"
+    names: dict[int, list[NamedParameter]] = {}
+    for named in named_parameters(model):
+        names.setdefault(id(named.parameter), []).append(named)
+    found = []
+    for first, *others in names.values():
+        weight = next((constrained[named.name] for named in (first, *others) if named.name in constrained), None)
+        axes = axes_or_reason(first, direction, frozen_too=True)
+        if not isinstance(axes, Axes):
+            if weight is None:
+                continue
+            axes = weight.axes  # those that the user has given
+        tied = tuple(other.name for other in others)
+        found.append(_Candidate(first.name, first.module, first.parameter, axes, weight is not None, per_matrix, tied))
+    return found
+
+
+class _Passes:
+    """Forward passes in training mode, with the same random draws each time."""
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Any], output: Callable[[Any], Any] | None) -> None:
+        self._model, self._inputs, self._output = model, inputs, output
+        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+
+    def __call__(self) -> list[Tensor]:
+        """The floating-point tensors of the output."""
+        torch.manual_seed(_SEED)
+        random.seed(_SEED)
+        for buffer, value in self._buffers:
+            buffer.copy_(value)
+        positional, keyword = call_arguments(self._model, self._inputs)
+        output = self._model(*positional, **keyword)
+        if self._output is not None:
+            output = self._output(output)
+        elif hasattr(output, "items"):  # cached keys and values are no result
+            output = {name: value for name, value in output.items() if name != "past_key_values"}
+        # Copies: a model may return a tensor that the next pass writes to.
+        return [one.detach().clone() for one in tensors_in(output) if one.is_floating_point() or one.is_complex()]
+
+    def check(self) -> None:
+        """Refuse inputs that the model refuses, outputs that say nothing, and passes that cannot be repeated."""
+        try:
+            first, second = self(), self()
+        except Exception as error:
+            raise ValueError(
+                f"the model refuses these inputs in training mode ({type(error).__name__}: {error}): pass what its "
+                "forward takes, pbwn.invariance(model, *inputs), with several examples where it normalises batches"
+            ) from error
+        if not first:
+            raise ValueError(
+                "the model returns no floating-point tensor: pass output= with a function that picks one from what it "
+                "returns, such as logits before a sample is drawn"
+            )
+        if any(change > _floor(one) for change, one in zip(_changes(second, first), first, strict=True)):
+            raise ValueError(
+                "the model's output differs from pass to pass with the same inputs and seeds: pass inputs for which it "
+                "does not, or switch off what draws from a random source other than torch's and Python's"
+            )
+
+
+def _scale_of(candidate: _Candidate, after: Sequence[NamedParameter], base: list[Tensor], run: _Passes) -> Scale:
+    """Rescale a weight in one way after the other until the output stays as it is."""
+    weight, axes = candidate.parameter, candidate.axes
+    with _changed([weight], partial(_disturb_, weight, axes)):
+        control = _changes(run(), base)
+    floors = [_floor(one, weight.dtype) for one in base]
+    if all(effect <= floor for effect, floor in zip(control, floors, strict=True)):
+        return "no effect"
+    tolerances = [max(_TOLERANCE * effect, floor) for effect, floor in zip(control, floors, strict=True)]
+
+    def stays(changes: Sequence[Change]) -> bool:
+        with _changed([tensor for tensor, _, _ in changes], partial(_rescale_, changes)):
+            return all(change <= most for change, most in zip(_changes(run(), base), tolerances, strict=True))
+
+    factors = _factors(axes.neuron_shape(tuple(weight.shape)), weight)
+    if stays([(weight, axes, factors)]):
+        return "each neuron free"
+    if factors.numel() > 1 and stays([(weight, axes, torch.full_like(factors, _FACTORS[1]))]):
+        return "layer as a whole"
+    moved = _moved_on(candidate, after, factors)
+    return "passes on" if moved and stays(moved) else "has meaning"
+
+
+def _moved_on(candidate: _Candidate, after: Sequence[NamedParameter], factors: Tensor) -> list[Change]:
+    """Rescale the rows with their biases, and the columns of all next layers inversely; nothing where that is unclear.
+
+    Where features were flattened in between, each row feeds a block of equal length.
+    """
+    changes: list[Change] = [(candidate.parameter, candidate.axes, factors)]
+    bias = candidate.module._parameters.get("bias")
+    if bias is not None:
+        if bias.ndim != 1 or bias.numel() != factors.numel():
+            return []
+        changes.append((bias, Axes((0,)), factors.flatten()))
+    for named in {id(named.parameter): named for named in after}.values():
+        axes = axes_or_reason(named, "outgoing", frozen_too=True)
+        if not isinstance(axes, Axes) or named.parameter is candidate.parameter:
+            return []
+        shape = axes.neuron_shape(tuple(named.parameter.shape))
+        length, rest = divmod(torch.Size(shape).numel(), factors.numel())
+        if rest or not length:
+            return []
+        inverse = factors.reciprocal().flatten().repeat_interleave(length).view(shape)
+        changes.append((named.parameter, axes, inverse.to(named.parameter.device)))
+    return changes if after else []
+
+
+def _factors(shape: tuple[int, ...], weight: Tensor) -> Tensor:
+    """A factor for each neuron, in random order, so that neighbours differ."""
+    generator = torch.Generator().manual_seed(_SEED)
+    count = torch.Size(shape).numel()
+    cycle = torch.tensor(_FACTORS, dtype=torch.float64).repeat(count // len(_FACTORS) + 1)[:count]
+    factors = cycle[torch.randperm(count, generator=generator)].view(shape)
+    return factors.to(weight.device, functional.wide_dtype(weight))
+
+
+def _rescale_(changes: Sequence[Change]) -> None:
+    for tensor, axes, factors in changes:
+        functional.scale_rows_(tensor, axes, factors)
+
+
+def _disturb_(weight: Tensor, axes: Axes) -> None:
+    """Turn each neuron's weights by about half a right angle."""
+    generator = torch.Generator().manual_seed(_SEED + 1)
+    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32).to(weight)
+    norms = functional.row_norms(weight, axes)
+    ratio = norms / functional.row_norms(noise, axes)
+    weight.add_(functional.scale_rows_(noise, axes, ratio.nan_to_num(0, 0, 0)))
+
+
+@contextmanager
+def _changed(tensors: Sequence[Tensor], change: Callable[[], None]) -> Iterator[None]:
+    """Change tensors in place, and put them back bit for bit."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        change()
+        yield
+    finally:
+        for tensor, value in kept:
+            tensor.copy_(value)
+
+
+def _generic(model: nn.Module) -> Any:
+    """Move parameters that train away from values at which they do nothing: biases, gains and weights of zero."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    small = [parameter for parameter in trained if parameter.ndim < 2 and parameter.is_floating_point()]
+    zero = [parameter for parameter in trained if parameter.ndim > 1 and not parameter.any()]
+    generator = torch.Generator().manual_seed(_SEED + 2)
+
+    def move() -> None:
+        for parameter in small:  # the sign stays, for those that are positive by their meaning
+            draws = torch.rand((2, *parameter.shape), generator=generator, dtype=torch.float64).to(parameter)
+            sign = parameter.sign().where(parameter != 0, (draws[0] - 0.5).sign())
+            parameter.copy_(sign * parameter.abs().clamp(min=0.2) * (0.5 + draws[1]))
+        for parameter in zero:
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+
+    return _changed([*small, *zero], move)
+
+
+def _changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
+    """How much each tensor of the output differs, relative to itself; infinite where it has another shape."""
+    if [one.shape for one in outputs] != [one.shape for one in base]:
+        return [float("inf")] * len(base)
+    return [_change(*pair) for pair in zip(outputs, base, strict=True)]
+
+
+def _change(one: Tensor, other: Tensor) -> float:
+    dtype = torch.complex128 if other.is_complex() else functional.wide_dtype(other)
+    same = (one == other) | (one.isnan() & other.isnan())  # infinities, as masked scores have
+    difference = (one.to(dtype) - other.to(dtype)).where(~same, 0)
+    size = other.to(dtype).where(other.isfinite(), 0)
+    change = difference.norm() / size.norm().clamp(min=torch.finfo(torch.float32).tiny)
+    return float(change.nan_to_num(float("inf")))
+
+
+def _floor(output: Tensor, weight_dtype: torch.dtype | None = None) -> float:
+    """What rounding alone may change."""
+    return 8 * max(torch.finfo(dtype).eps for dtype in (output.dtype, weight_dtype or output.dtype))
+
+
+def _refuse(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise ValueError(f"parameter {name!r} is lazy and has no shape yet: call the model once, then ask")
+        if parameter.is_meta:
+            raise ValueError(f"parameter {name!r} is on the meta device and has no values: materialise it first")
+        if dtensor.is_sharded(parameter):
+            raise ValueError(
+                f"parameter {name!r} is sharded over processes: ask on one process, before the model is sharded"
+            )
+    dtensor.refuse_flattened(model)
+
+
+def _show(progress: bool | None, done: int, total: int, name: str) -> None:
+    """A line that is written over and over."""
+    if progress or (progress is None and sys.stderr.isatty()):
+        end = "\n" if done == total else ""
+        print(f"\r\x1b[Kinvariance: {done} of {total} weights {name}", end=end, file=sys.stderr, flush=True)

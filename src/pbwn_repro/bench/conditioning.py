@@ -1,0 +1,159 @@
+"""How well conditioned real networks are while they train: the top of the Hessian's spectrum, gradients by layer.
+
+Each network is trained with each method and seed, and looked at at the start, in the middle and at the end. The result:
+
+    methods, moments, top, seeds
+    networks                     by name; each
+        methods                  by name; each a list, one entry for each seed, each a list, one entry for each moment
+            step, loss           the loss on the examples that the Hessian is of, in training mode
+            eigenvalues          the largest of the Hessian of that loss, largest first
+            tangent_eigenvalues  where weights are projected: those of the Hessian between directions along the spheres
+            gradient_norms       of the loss, by weight
+
+Eigenvalues are found by Lanczos iterations (scipy's eigsh) on products of the Hessian with vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from pbwn.functional import tangent_
+from pbwn_repro.bench.parts import Parts, Progress
+from pbwn_repro.engine.processes import Processes, keep_freed_memory
+from pbwn_repro.engine.training import Training
+from pbwn_repro.runs.resolution import resolve
+
+
+def conditioning(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
+    """Train and look; what was put aside is not trained again.
+
+    Options: `networks` (the wishes of each), `methods`, `seeds`, `moments` (shares of the run), `examples` (by network:
+    how many the Hessian is of), `top` (how many eigenvalues), `tolerance` (of an eigenvalue, relative to itself).
+    """
+    keep_freed_memory()
+    wanted = [
+        (network, method, seed)
+        for network in options["networks"]
+        for method in options["methods"]
+        for seed in range(1, options["seeds"] + 1)
+    ]
+    networks: dict[str, Any] = {name: {"methods": {}} for name in options["networks"]}
+    for number, (network, method, seed) in enumerate(wanted):
+        progress(number, len(wanted), f"{network} {method} seed {seed}")
+        name = f"{network}-{method}-{seed}"
+        part = parts.read(name)
+        if part is None:
+            wishes = {**options["networks"][network], "model": network, "method": method, "seed": seed}
+            part = {"moments": _run(wishes, options, options["examples"][network])}
+            parts.keep(name, part)
+        networks[network]["methods"].setdefault(method, []).append(part["moments"])
+    progress(len(wanted), len(wanted), "done")
+    shared = {name: options[name] for name in ("methods", "moments", "top", "seeds")}
+    return {**shared, "networks": networks}
+
+
+def _run(wishes: Mapping[str, Any], options: Mapping[str, Any], examples: int) -> list[dict[str, Any]]:
+    config, dataset = resolve(wishes)
+    training = Training(config, dataset, Processes())
+    stops = {round(share * training.total_steps) for share in options["moments"]}
+    accuracy = {name: options[name] for name in ("top", "tolerance")}
+    found: list[dict[str, Any]] = []
+
+    def look(step: int, batch: tuple[Tensor, Tensor]) -> None:
+        inputs, labels = (part[:examples] for part in batch)
+        weights = () if training.projection is None else training.projection.selection.constrained
+        found.append({"step": step, **spectrum(training.model, inputs, labels, weights, **accuracy)})
+
+    training.visit(stops, look, examples)
+    return found
+
+
+def spectrum(
+    model: nn.Module, inputs: Tensor, labels: Tensor, weights: Any = (), *, top: int, tolerance: float = 1e-3
+) -> dict[str, Any]:
+    """The loss in training mode, the largest eigenvalues of its Hessian, and the gradient's norm by weight.
+
+    `weights` are those that are projected: the Hessian is also looked at between directions tangent to their spheres.
+    Nothing of the model is changed.
+    """
+    buffers, mode = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
+    model.train()
+    try:
+        return _spectrum(model, inputs, labels, weights, top, tolerance)
+    finally:  # what the backward passes need of buffers must not be written to before
+        model.train(mode)
+        for buffer, value in buffers:
+            buffer.copy_(value)
+
+
+def _spectrum(
+    model: nn.Module, inputs: Tensor, labels: Tensor, weights: Any, top: int, tolerance: float
+) -> dict[str, Any]:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+
+    def product(vector: Tensor) -> Tensor:
+        pieces = _pieces(vector, parameters)
+        rows = torch.autograd.grad(gradients, parameters, pieces, retain_graph=True, materialize_grads=True)
+        return parameters_to_vector([row.contiguous() for row in rows]).detach()
+
+    def tangent_product(vector: Tensor) -> Tensor:
+        return _tangent(product(_tangent(vector, parameters, weights)), parameters, weights)
+
+    size, dtype = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    norms = {
+        names[id(parameter)]: float(gradient.detach().norm())
+        for parameter, gradient in zip(parameters, gradients, strict=True)
+        if parameter.ndim > 1
+    }
+    result = {
+        "loss": float(loss.detach()),
+        "eigenvalues": largest(product, size, dtype, top, tolerance),
+        "gradient_norms": norms,
+    }
+    if weights:
+        result["tangent_eigenvalues"] = largest(tangent_product, size, dtype, top, tolerance)
+    return result
+
+
+def largest(
+    product: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype, top: int, tolerance: float
+) -> list[float]:
+    """The largest eigenvalues of a symmetric operator, largest first, by Lanczos iterations from a fixed start."""
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # takes a second to import
+
+    def multiply(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = product(torch.from_numpy(vector.reshape(-1).copy()).to(dtype)).numpy()
+        return found
+
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    operator = LinearOperator((size, size), matvec=multiply, dtype=kind)
+    start = np.random.default_rng(0).standard_normal(size).astype(kind)
+    try:
+        values = eigsh(operator, top, which="LA", v0=start, tol=tolerance, maxiter=50, return_eigenvectors=False)
+    except ArpackNoConvergence as error:
+        values = error.eigenvalues  # those that were found to the tolerance
+    return sorted(map(float, values), reverse=True)
+
+
+def _pieces(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    pieces = [torch.empty_like(parameter, memory_format=torch.contiguous_format) for parameter in parameters]
+    vector_to_parameters(vector, pieces)
+    return pieces
+
+
+def _tangent(vector: Tensor, parameters: list[nn.Parameter], weights: Any) -> Tensor:
+    """Remove from a direction in all parameters what is along the projected weights, equation (7)."""
+    pieces = dict(zip(map(id, parameters), _pieces(vector, parameters), strict=True))
+    for weight in weights:
+        piece = pieces[id(weight.tensor)]
+        pieces[id(weight.tensor)] = tangent_(piece.clone(), weight.tensor, weight.axes)
+    return parameters_to_vector(list(pieces.values()))

@@ -1,0 +1,445 @@
+"""Which weights are scale-invariant: a zoo of small models with known answers, and what asking leaves behind."""
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import pbwn
+from pbwn.axes import Axes
+from pbwn.functional import scale_rows_
+
+FREE, WHOLE, ON, MEANS, NONE = "each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"
+ROWS, IMAGES, TOKENS = (lambda: torch.randn(16, 6)), (lambda: torch.randn(4, 3, 8, 8)), (lambda: torch.randn(4, 5, 8))
+
+
+class Add(nn.Module):
+    """x + f(x), with what comes after it."""
+
+    def __init__(self, branch, after=None):
+        super().__init__()
+        self.branch, self.after = branch, after or nn.Identity()
+
+    def forward(self, x):
+        return self.after(x + self.branch(x))
+
+
+class Attention(nn.Module):
+    """Queries and keys that are normalised, or not."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.q_norm, self.k_norm = norm(8), norm(8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x):
+        scores = self.q_norm(self.q(x)) @ self.k_norm(self.k(x)).transpose(1, 2)
+        return self.out(x + self.o(scores.softmax(-1) @ self.v(x)))
+
+
+class Tied(nn.Module):
+    """One weight under two names: into batch normalisation, and as the output layer."""
+
+    def __init__(self, *, both_normalised):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.second.weight = self.first.weight
+        self.norm, self.last = nn.BatchNorm1d(6), nn.BatchNorm1d(6) if both_normalised else nn.Identity()
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.last(self.second(self.norm(self.first(x)).relu())))
+
+
+class Shared(nn.Module):
+    """A layer that is called twice, and normalised once."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(self.layer(x)).relu() + self.layer(x))
+
+
+class Unused(nn.Module):
+    """A layer that these inputs do not reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+class Scaled(nn.Module):
+    """A residual branch behind a gain that starts at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm, self.gain = nn.Linear(6, 6, bias=False), nn.BatchNorm1d(6), nn.Parameter(torch.zeros(6))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(x + self.gain * self.norm(self.inner(x)))
+
+
+class Words(nn.Module):
+    """An embedding with a layer normalisation right behind it, or with positions in between."""
+
+    def __init__(self, *, positions):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.pos_embed = nn.Parameter(torch.zeros(5, 8), requires_grad=positions)
+
+    def forward(self, x):
+        return self.head(self.norm(self.embed(x) + self.pos_embed))
+
+
+def cold(module):
+    """Biases and gains as a fresh network may have them: at values that hide what they do."""
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    return module
+
+
+def zero_gain():
+    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    nn.init.zeros_(model[1].weight)
+    return model
+
+
+def conv_bn(**options):
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, **options), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)
+    )
+
+
+ZOO = {
+    "plain MLP": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 2)),
+        ROWS,
+        {"0": ON, "2": ON, "4": MEANS},
+    ),
+    "leaky": (lambda: nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(), nn.Linear(8, 2)), ROWS, {"0": ON, "2": MEANS}),
+    "tanh": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)), ROWS, {"0": MEANS, "2": MEANS}),
+    "GELU": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 2)), ROWS, {"0": MEANS}),
+    "two linear layers": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2)), ROWS, {"0": ON, "1": MEANS}),
+    "BN": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), ROWS, {"0": FREE, "2": MEANS}),
+    "BN with a convolution": (conv_bn, IMAGES, {"0": FREE, "4": MEANS}),
+    "BN with a gain of zero": (zero_gain, ROWS, {"0": FREE, "2": MEANS}),
+    "BN at the end": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), ROWS, {"0": FREE}),
+    "BN before": (lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8)), ROWS, {"1": MEANS}),
+    "bias and ReLU before BN, as in Inception": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)),
+        IMAGES,
+        {"0": MEANS, "4": MEANS},
+    ),
+    "the same with biases that start at zero": (
+        lambda: cold(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten())),
+        IMAGES,
+        {"0": MEANS},
+    ),
+    "ReLU before BN without a bias": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten()),
+        IMAGES,
+        {"0": FREE},
+    ),
+    "LN": (
+        lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.LayerNorm(8), nn.Linear(8, 2)),
+        ROWS,
+        {"0": WHOLE, "2": MEANS},
+    ),
+    "LN with a bias": (lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 2)), ROWS, {"0": MEANS}),
+    "LN with a bias of zero": (lambda: cold(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8))), ROWS, {"0": MEANS}),
+    "RMSNorm": (lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.RMSNorm(8, 1e-6)), ROWS, {"0": WHOLE}),
+    "LN after ReLU": (
+        lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.LayerNorm(8)),
+        ROWS,
+        {"0": WHOLE},
+    ),
+    "GN": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.GroupNorm(2, 8), nn.Flatten()),
+        IMAGES,
+        {"0": WHOLE},
+    ),
+    "GN with a bias": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8)), IMAGES, {"0": MEANS}),
+    "GN of single channels": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(8, 8)), IMAGES, {"0": FREE}),
+    "InstanceNorm": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8)), IMAGES, {"0": FREE}),
+    "post-activation residual": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            Add(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)), nn.ReLU()),
+            nn.Flatten(),
+        ),
+        IMAGES,
+        {"0": FREE, "2.branch.0": FREE},
+    ),
+    "pre-activation residual": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            Add(
+                nn.Sequential(
+                    nn.BatchNorm2d(4),
+                    nn.ReLU(),
+                    nn.Conv2d(4, 4, 3, padding=1),
+                    nn.BatchNorm2d(4),
+                    nn.ReLU(),
+                    nn.Conv2d(4, 4, 3, padding=1),
+                )
+            ),
+            nn.BatchNorm2d(4),
+            nn.Flatten(),
+        ),
+        IMAGES,
+        {"0": MEANS, "1.branch.2": FREE, "1.branch.5": MEANS},
+    ),
+    "a small branch added before LN": (
+        lambda: Add(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), small(nn.Linear(16, 8))), nn.LayerNorm(8)),
+        TOKENS,
+        {"branch.0": ON, "branch.2": MEANS},
+    ),
+    "attention": (lambda: Attention(nn.Identity), TOKENS, {"q": MEANS, "k": MEANS, "v": ON, "o": MEANS, "out": MEANS}),
+    "attention with q and k normalised": (
+        lambda: Attention(lambda size: nn.RMSNorm(size, 1e-6)),
+        TOKENS,
+        {"q": WHOLE, "k": WHOLE, "v": ON, "o": MEANS, "out": MEANS},
+    ),
+    "packed attention": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        TOKENS,
+        {"self_attn.in_proj": MEANS, "self_attn.out_proj": MEANS, "linear1": ON, "linear2": MEANS},
+    ),
+    "tied, normalised once": (lambda: Tied(both_normalised=False), ROWS, {"first": ON, "head": MEANS}),
+    "tied, normalised twice": (lambda: Tied(both_normalised=True), ROWS, {"first": FREE, "second": FREE}),
+    "shared": (Shared, ROWS, {"layer": MEANS}),
+    "unused": (Unused, ROWS, {"used": MEANS, "unused": NONE}),
+    "a gain of zero": (Scaled, ROWS, {"inner": FREE, "head": MEANS}),
+    "an all-zero weight": (
+        lambda: nn.Sequential(zero(nn.Linear(6, 8)), nn.BatchNorm1d(8), nn.Linear(8, 2)),
+        ROWS,
+        {"0": FREE},
+    ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2)),
+        ROWS,
+        {"0": MEANS, "4": MEANS},  # the mask falls on the bias as well
+    ),
+    "dropout without a bias": (
+        lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2)),
+        ROWS,
+        {"0": FREE},
+    ),
+    "recurrent": (lambda: nn.LSTM(8, 4), TOKENS, {"weight_ih_l0": MEANS, "weight_hh_l0": MEANS}),
+    "transposed and grouped": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(3, 6, 2, groups=3), nn.BatchNorm2d(6), nn.Conv2d(6, 6, 3, groups=6)),
+        IMAGES,
+        {"0": FREE, "2": MEANS},
+    ),
+    "depthwise after ReLU": (
+        lambda: nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, groups=6), nn.Tanh()),
+        IMAGES,
+        {"0": ON, "2": MEANS},
+    ),
+    "words right before LN": (
+        lambda: Words(positions=False),
+        lambda: torch.randint(0, 11, (4, 5)),
+        {"embed": FREE, "head": MEANS},
+    ),
+    "words and positions before LN": (
+        lambda: Words(positions=True),
+        lambda: torch.randint(0, 11, (4, 5)),
+        {"embed": MEANS},
+    ),
+    "a single neuron": (lambda: nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1)), ROWS, {"0": FREE}),
+}
+
+
+def small(layer):
+    with torch.no_grad():
+        layer.weight.mul_(1e-2)
+    return layer
+
+
+def zero(layer):
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+def asked(make, inputs, **options):
+    return pbwn.invariance(make(), inputs(), **options)
+
+
+@pytest.mark.parametrize("animal", ZOO)
+@pytest.mark.filterwarnings("ignore:.*output layer.*")
+def test_the_scale_of_each_weight_means_what_is_known_of_it(animal):
+    make, inputs, expected = ZOO[animal]
+    found = asked(make, inputs)
+    assert {name: found[weight_name(found, name)].scale for name in expected} == expected
+
+
+def weight_name(found, name):
+    names = [each for weight in found.weights for each in (weight.name, *weight.others)]
+    return next(full for full in names if full in (name, f"{name}.weight", f"{name}_weight"))
+
+
+@pytest.mark.parametrize("animal", ZOO)
+@pytest.mark.filterwarnings("ignore:.*output layer.*")
+def test_a_weight_that_is_called_free_can_be_rescaled_where_the_model_stands(animal):
+    make, inputs, _ = ZOO[animal]
+    model, x = make().double().train(), inputs()
+    x = x.double() if x.is_floating_point() else x
+    for weight in pbwn.invariance(model, x).weights:
+        if weight.scale != FREE:
+            continue
+        rescaled = copy.deepcopy(model)
+        parameter = rescaled.get_parameter(weight.name)
+        axes = Axes((1,), groups=3) if "transposed" in animal else Axes((0,))
+        factors = torch.rand(axes.neuron_shape(tuple(parameter.shape)), dtype=torch.float64) + 1
+        scale_rows_(parameter, axes, factors)
+        with torch.no_grad():
+            torch.manual_seed(1)
+            before = copy.deepcopy(model)(x)
+            torch.manual_seed(1)
+            torch.testing.assert_close(rescaled(x), before, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_answers_do_not_depend_on_the_precision(dtype):
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    found = pbwn.invariance(model.to(dtype), torch.randn(32, 6, dtype=dtype))
+    assert [weight.scale for weight in found.weights] == [FREE, ON, MEANS]
+
+
+def test_asking_leaves_weights_buffers_modes_gradients_and_random_states_as_they_were():
+    model = conv_bn()
+    model[1].eval()
+    x = IMAGES()
+    model(x).sum().backward()
+    state, gradients = copy.deepcopy(model.state_dict()), [p.grad.clone() for p in model.parameters()]
+    modes = [module.training for module in model.modules()]
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    pbwn.invariance(model, x)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())
+    assert all(map(torch.equal, gradients, (p.grad for p in model.parameters())))
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert random.getstate() == python_state
+
+
+def test_a_pass_that_fails_on_the_way_leaves_the_weights_as_they_were():
+    class Fragile(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.calls = nn.Linear(4, 4), 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls > 6:
+                raise RuntimeError("no more")
+            return self.layer(x)
+
+    model = Fragile()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="no more"):
+        pbwn.invariance(model, torch.randn(2, 4))
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+
+
+def test_frozen_weights_are_examined_and_stay_frozen():
+    model = conv_bn()
+    model[0].weight.requires_grad_(False)
+    found = pbwn.invariance(model, IMAGES())
+    assert (found["0.weight"].scale, found["0.weight"].constrained) == (FREE, False)
+    assert not model[0].weight.requires_grad
+
+
+def test_what_is_constrained_comes_from_the_selection_where_one_is_given():
+    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.LayerNorm(8), nn.Linear(8, 2))
+    by_row = pbwn.invariance(model, ROWS())
+    whole = pbwn.invariance(model, ROWS(), selection=pbwn.select(model, per="matrix"))
+    assert not by_row["0.weight"].projection_is_free
+    assert whole["0.weight"].projection_is_free
+    nothing = pbwn.invariance(model, ROWS(), selection=pbwn.select(model, skip=["0"], output_layer=None))
+    assert [weight.constrained for weight in nothing.weights] == [False, True]
+
+
+def test_a_model_may_take_dictionaries_and_return_objects():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+
+        def forward(self, features, scale=1.0):
+            hidden = self.layer(features * scale)
+            return {"logits": self.head(self.norm(hidden)), "past_key_values": hidden, "hidden": [hidden]}
+
+    inputs = {"features": ROWS(), "scale": 2.0}
+    assert pbwn.invariance(Model(), inputs)["layer.weight"].scale == MEANS  # its product is returned too
+    found = pbwn.invariance(Model(), inputs, output=lambda out: out["logits"])
+    assert found["layer.weight"].scale == FREE
+
+
+def test_the_table_says_what_follows():
+    text = str(asked(ZOO["BN"][0], ROWS))
+    assert "0.weight  Linear  8x6    each neuron free  yes" in text
+    assert "is free               equals PBWN  sets the rate" in text
+    assert "initial projection" not in text
+    changed = asked(ZOO["LN"][0], ROWS)
+    assert 'radius="initial"' in str(changed)
+    assert 'per="matrix"' in str(changed)
+    assert "<table>" in changed._repr_html_()
+    assert repr(changed) == "<Invariance: 2 weights: 1 layer as a whole, 1 has meaning>"
+    with pytest.raises(KeyError, match=r"no weight 'x'.*0\.weight"):
+        changed["x"]
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys):
+    asked(ZOO["BN"][0], ROWS, progress=True)
+    assert "2 of 2 weights" in capsys.readouterr().err
+    asked(ZOO["BN"][0], ROWS)
+    assert not capsys.readouterr().err
+
+
+class Sampled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.generator = nn.Linear(6, 3), torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return self.layer(x) + torch.rand(3, generator=self.generator)
+
+
+class Chosen(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).argmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "message"),
+    [
+        (ZOO["BN"][0], lambda: torch.randn(16, 7), "refuses these inputs in training mode .RuntimeError"),
+        (ZOO["BN"][0], lambda: torch.randn(1, 6), "several examples"),
+        (lambda: nn.BatchNorm1d(6), ROWS, "no weight that could be constrained"),
+        (lambda: nn.LazyLinear(3), ROWS, "'weight' is lazy and has no shape yet: call the model once"),
+        (lambda: nn.Linear(6, 3, device="meta"), ROWS, "'weight' is on the meta device"),
+        (Sampled, ROWS, "differs from pass to pass"),
+        (lambda: Chosen(6, 3), ROWS, "no floating-point tensor: pass output="),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_bad_input_is_refused_with_what_to_do(make, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        pbwn.invariance(make(), inputs())
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module; found function"):
+        pbwn.invariance(functional.relu, torch.randn(2))

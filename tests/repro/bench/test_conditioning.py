@@ -1,0 +1,111 @@
+"""The spectrum of real networks, against whole Hessians of small ones, and the artefact that is made of it."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import pbwn
+from pbwn_repro.bench.conditioning import largest, spectrum
+from pbwn_repro.bench.measuring import folder_of, measure
+from pbwn_repro.catalog import SCALES, find
+from pbwn_repro.report.measured import measured_section
+
+TINY = {
+    "networks": {"mlp": {"data": "digits", "steps": 2, "batch_size": 16}},
+    "methods": ["normal", "wn", "pbwn"],
+    "seeds": 1,
+    "moments": [0.0, 0.5, 1.0],
+    "examples": {"mlp": 20},
+    "top": 2,
+    "tolerance": 0.3,
+}
+
+
+def small_network():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def whole_hessian(model, x, y, step=1e-5):
+    """By differences of gradients."""
+    parameters = list(model.parameters())
+    point = nn.utils.parameters_to_vector(parameters).detach().clone()
+
+    def gradient(vector):
+        nn.utils.vector_to_parameters(vector, parameters)
+        found = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), parameters)
+        return nn.utils.parameters_to_vector(found)
+
+    steps = step * torch.eye(len(point), dtype=point.dtype)
+    rows = torch.stack([(gradient(point + each) - gradient(point - each)) / (2 * step) for each in steps])
+    nn.utils.vector_to_parameters(point, parameters)
+    return (rows + rows.T) / 2
+
+
+def test_the_eigenvalues_are_those_of_the_whole_hessian_and_the_model_is_left_alone():
+    model, x, y = small_network().eval(), torch.randn(16, 3, dtype=torch.float64), torch.randint(0, 3, (16,))
+    weights = pbwn.select(model).constrained
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = spectrum(model, x, y, weights, top=3, tolerance=1e-10)
+    assert not model.training
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    gradient = torch.autograd.grad(nn.functional.cross_entropy(model.train()(x), y), model[0].weight)[0]
+    whole = whole_hessian(model, x, y)
+    assert found["eigenvalues"] == pytest.approx(torch.linalg.eigvalsh(whole).flip(0)[:3].tolist(), rel=1e-6)
+    directions = torch.eye(len(whole), dtype=torch.float64)
+    rows = model[0].weight.detach()
+    for neuron, row in enumerate(rows):  # of the first weight, which comes first
+        place = slice(3 * neuron, 3 * neuron + 3)
+        directions[place, place] -= torch.outer(row, row) / row.square().sum()
+    tangent = torch.linalg.eigvalsh(directions @ whole @ directions).flip(0)[:3]
+    assert found["tangent_eigenvalues"] == pytest.approx(tangent.tolist(), rel=1e-6)
+    assert found["gradient_norms"]["0.weight"] == pytest.approx(float(gradient.norm()))
+    assert found["gradient_norms"].keys() == {"0.weight", "3.weight"}
+
+
+def test_the_largest_eigenvalues_of_an_operator_come_largest_first():
+    values = torch.linspace(-5, 3, 40, dtype=torch.float64)
+    found = largest(lambda vector: values * vector, 40, torch.float64, 3, 1e-10)
+    assert found == pytest.approx(values.flip(0)[:3].tolist())
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    root = tmp_path_factory.mktemp("conditioning")
+    folder = folder_of(root, "conditioning", "smoke", "conditioning", TINY)
+    return root, folder, measure("conditioning", TINY, folder)
+
+
+def test_each_method_is_looked_at_at_the_start_in_the_middle_and_at_the_end(measured):
+    _, folder, result = measured
+    runs = result["networks"]["mlp"]["methods"]
+    assert [[each["step"] for each in seeds[0]] for seeds in runs.values()] == [[0, 1, 2]] * 3
+    assert all(each["eigenvalues"] for seeds in runs.values() for each in seeds[0])
+    assert all(("tangent_eigenvalues" in seeds[0][0]) == (name == "pbwn") for name, seeds in runs.items())
+    assert len(list((folder.path / "parts").glob("*.json"))) == 3
+
+
+def test_the_report_has_a_table_curves_and_a_verdict_on_each_comparison(measured, monkeypatch):
+    root, _, result = measured
+    artefact = find("conditioning")
+    monkeypatch.setattr(type(artefact), "options", property(lambda self: lambda scale: TINY))
+    section, left_out = measured_section(artefact, "smoke", root)
+    assert not left_out
+    assert len(section.table.columns) == 9
+    assert len(section.plots) == 3
+    assert [verdict.outcome for verdict in section.verdicts] == ["not enough runs"] * 4
+    largest_column = section.table.columns[0]
+    runs = result["networks"]["mlp"]["methods"]
+    assert section.table.cells["pbwn", largest_column].ours.mean == runs["pbwn"][0][0]["tangent_eigenvalues"][0]
+    last = runs["normal"][0][-1]["gradient_norms"].values()
+    [column] = [each for each in section.table.columns if each.metric == "gradients" and each.value == "mlp 2"]
+    assert math.isclose(section.table.cells["normal", column].ours.mean, max(last) / min(last))
+
+
+def test_the_protocol_is_plain_json_at_every_scale():
+    for scale in SCALES:
+        options = find("conditioning").options(scale)
+        assert json.loads(json.dumps(options)) == options
