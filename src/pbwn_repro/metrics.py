@@ -85,5 +85,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("mean_training_loss", "mean training loss", logarithmic=True),
         Metric("early_jump", "largest early rise of the loss"),
         Metric("cost", "time", "%", "%"),
+        Metric("step_time", "time of a step over Normal's", "%", "%"),
+        Metric("good_rates", "number of good learning rates", lower_is_better=False),
     )
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.catalog import ARTEFACTS, BESIDE, KNOWN
 from pbwn_repro.planning import Sources, plan_jobs
 from pbwn_repro.planning.overview import standing
 from pbwn_repro.runs.local import LocalPool
@@ -17,10 +17,10 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.parametrize("name", ARTEFACTS)
+@pytest.mark.parametrize("name", [*ARTEFACTS, *BESIDE])
 def test_the_smoke_scale_runs(name, out, tmp_path):
-    jobs = plan_jobs([ARTEFACTS[name]], "smoke", out, Sources(cache_dir=tmp_path))
+    jobs = plan_jobs([KNOWN[name]], "smoke", out, Sources(cache_dir=tmp_path))
     result = sweep(jobs, LocalPool(slots(len(jobs), device="cpu")))
     assert [(job.title, ending) for job, ending in result.ended if ending.kind not in ("done", "there")] == []
-    found = standing(ARTEFACTS[name], "smoke", out, Speeds(out, tmp_path), {})
+    found = standing(KNOWN[name], "smoke", out, Speeds(out, tmp_path), {})
     assert found.done == found.runs == len(jobs)

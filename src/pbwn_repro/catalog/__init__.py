@@ -17,6 +17,8 @@ from pbwn_repro.catalog.demo import DEMO
 from pbwn_repro.catalog.figure_1 import FIGURE_1
 from pbwn_repro.catalog.figure_2 import FIGURE_2A, FIGURE_2B
 from pbwn_repro.catalog.figure_3 import FIGURE_3A, FIGURE_3B
+from pbwn_repro.catalog.plasticity import PLASTICITY
+from pbwn_repro.catalog.relatives import ALL as RELATIVES
 from pbwn_repro.catalog.table_1 import TABLE_1
 from pbwn_repro.catalog.table_2 import TABLE_2
 from pbwn_repro.catalog.table_3 import TABLE_3
@@ -28,6 +30,7 @@ from pbwn_repro.catalog.table_8 import TABLE_8
 
 __all__ = [
     "ARTEFACTS",
+    "BESIDE",
     "KNOWN",
     "SCALES",
     "Artefact",
@@ -48,8 +51,10 @@ ARTEFACTS: dict[str, Artefact] = {
         *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8),
     )
 }
+# What the paper says without a table or figure, and what it leads to.
+BESIDE: dict[str, Artefact] = {artefact.name: artefact for artefact in (*RELATIVES, PLASTICITY)}
 # The paper's, and what else has runs.
-KNOWN: dict[str, Artefact] = {**ARTEFACTS, DEMO.name: DEMO}
+KNOWN: dict[str, Artefact] = {**ARTEFACTS, **BESIDE, DEMO.name: DEMO}
 
 
 def find(name: str) -> Artefact:
@@ -57,5 +62,5 @@ def find(name: str) -> Artefact:
     if name not in KNOWN:
         nearest = difflib.get_close_matches(name, KNOWN, n=1)
         guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(f"unknown artefact {name!r}: {guess}There is {', '.join(ARTEFACTS)}")
+        raise ValueError(f"unknown artefact {name!r}: {guess}There is {', '.join((*ARTEFACTS, *BESIDE))}")
     return KNOWN[name]

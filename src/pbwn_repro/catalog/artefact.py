@@ -133,6 +133,7 @@ class PaperTable:
         columns: in the order of the paper.
         numbers: by the key of the row and the title of the column; what the paper leaves open is not there.
         others: the keys of rows that stand for other people's systems, quoted by the paper.
+        by_metric: whether a claim is looked at in its own metric, whatever the columns show.
     """
 
     unit: str
@@ -140,6 +141,7 @@ class PaperTable:
     columns: tuple[Column, ...]
     numbers: Mapping[tuple[str, str], Number]
     others: frozenset[str] = field(default_factory=frozenset)
+    by_metric: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class TrainedArtefact(Artefact):
         curves: whether the curves of the training loss are what it shows, by iteration or by epoch.
         skewed: whether a few failed runs carry the mean, so that the median has to stand beside it.
         home: which artefact's folder keeps the run of a combination; the artefact's own if None.
+        exists: whether there is such a combination: not every method works everywhere.
     """
 
     axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
@@ -182,6 +185,7 @@ class TrainedArtefact(Artefact):
     curves: Literal["", "iteration", "epoch"] = ""
     skewed: bool = False
     home: Callable[[Labels], str] | None = None
+    exists: Callable[[Labels], bool] = lambda labels: True
 
     def plans(self, scale: Scale, *, seeds: int | None = None, only: Only | None = None) -> list[Plan]:
         """The runs that the artefact needs at a scale; `only` keeps those with one of the given values on each axis."""
@@ -203,7 +207,9 @@ class TrainedArtefact(Artefact):
             for axis in axes
         ]
         for values in itertools.product(*choices):
-            yield dict(zip((axis.name for axis in axes), values, strict=True))
+            labels = dict(zip((axis.name for axis in axes), values, strict=True))
+            if self.exists(labels):
+                yield labels
 
     def _wishes(self, labels: Labels, scale: Scale) -> Mapping[str, Any]:
         """The configuration of a combination; that of a control is another row's with some changes."""

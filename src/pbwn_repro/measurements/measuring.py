@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pbwn_repro.config import ConfigError
+from pbwn_repro.measurements.gradients import gradients
 from pbwn_repro.measurements.landscape import landscape
 from pbwn_repro.measurements.parts import Parts, Progress
 from pbwn_repro.measurements.time_cost import time_cost
@@ -19,7 +20,11 @@ from pbwn_repro.runs.environment import environment
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 
 Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
-MEASUREMENTS: Mapping[str, Measurement] = {"landscape": landscape, "time-cost": time_cost}
+MEASUREMENTS: Mapping[str, Measurement] = {
+    "landscape": landscape,
+    "time-cost": time_cost,
+    "gradients": gradients,
+}
 
 
 def folder_of(out: Path, artefact: str, scale: str, measurement: str, options: Mapping[str, Any]) -> RunFolder:

@@ -57,7 +57,7 @@ class MeasuringJob:
 def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
     """How much work a measurement is: a step of each method and network in every round."""
     flops = 0.0
-    for name in options.get("networks", ()):
+    for name in options["networks"] if "rounds" in options else ():
         fields = recipe(name)
         sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
         step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops

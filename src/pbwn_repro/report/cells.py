@@ -192,6 +192,9 @@ class Cells:
         In a table that is its columns, as far as the scale has them; in a figure the best settings, which may differ
         between rows, then the paper's own: `at_one_setting` only there.
         """
+        if self.artefact.table and self.artefact.table.by_metric:
+            titles = {column.value: column.title.partition(",")[0] for column in self.columns}
+            return tuple(Column(title, value, metric) for value, title in titles.items())
         if self.artefact.table:
             made = {str(value) for axis in self.column_axes for value in axis.values}
             return tuple(column for column in self.columns if column.value in made or not made)

@@ -104,10 +104,15 @@ def best_settings(table: Table) -> list[str]:
 
 def markdown(table: Table) -> str:
     """One line a row: ours, then the paper's in italics."""
-    lines = [["", *(column.title for column in table.columns)], ["---", *("---:" for _ in table.columns)]]
+    told = any(row.about for row in table.rows)
+    lines = [
+        ["", *(["what it does"] if told else []), *(column.title for column in table.columns)],
+        ["---", *(["---"] if told else []), *("---:" for _ in table.columns)],
+    ]
     for row in table.rows:
         cells = [table.cells[row.key, column] for column in table.columns]
-        lines.append([row.title, *(_markdown_cell(cell, median=table.medians) for cell in cells)])
+        about = [row.about] if told else []
+        lines.append([row.title, *about, *(_markdown_cell(cell, median=table.medians) for cell in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
@@ -252,7 +257,7 @@ def hardware(report: Report) -> str:
 
 def protocol(section: Section) -> str:
     """What a section's protocol is called: that of the demo and of own runs has no scales."""
-    return "Protocol at paper scale" if section.is_of_the_paper else "Protocol"
+    return "Protocol at paper scale" if section.is_reproduced else "Protocol"
 
 
 def _section(section: Section) -> Iterator[str]:

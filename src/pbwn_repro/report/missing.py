@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pbwn_repro.catalog import ARTEFACTS, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, KNOWN, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
@@ -112,7 +112,7 @@ def command(section: Section) -> str:
     """
     if not section.scale:
         return ""
-    if not section.is_of_the_paper:
+    if not section.is_reproduced:
         return f"pbwn {section.artefact.name}"
     parts = [_command(section.artefact.name, section.scale)]
     parts += [f"--only {name}={value}" for name, value in section.variant.items()]
@@ -138,7 +138,7 @@ def hours(plans: Sequence[Plan]) -> str:
 @cache
 def _price(name: str) -> str:
     """The runs of an artefact at paper scale, and the GPU hours that they take together; empty where it has none."""
-    artefact = ARTEFACTS[name]
+    artefact = KNOWN[name]
     if not isinstance(artefact, TrainedArtefact):
         return ""
     plans = artefact.plans("paper")

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from pbwn_repro.catalog import ARTEFACTS, Artefact, Column, Number, Plan, Scale
+from pbwn_repro.catalog import ARTEFACTS, BESIDE, Artefact, Column, Number, Plan, Scale
 from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.report.statistics import Interval
 
@@ -22,11 +22,15 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, or a curve: its key, its title, and the name of the method whose colour it has."""
+    """A row of a table, or a curve: its key, its title, and the name of the method whose colour it has.
+
+    `about` says what the method does, where a table tells it.
+    """
 
     key: str
     title: str
     look: str
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,11 @@ class Section:
         return self.artefact.name in ARTEFACTS
 
     @property
+    def is_reproduced(self) -> bool:
+        """Whether `pbwn reproduce` makes it at several scales: the paper's artefacts, and those beside them."""
+        return self.is_of_the_paper or self.artefact.name in BESIDE
+
+    @property
     def is_own(self) -> bool:
         """Whether it shows runs that belong to no artefact."""
         return not self.scale
@@ -285,6 +294,8 @@ def heading(name: str) -> str:
     'Figure 2a'
     """
     kind, _, number = name.partition("-")
+    if name in BESIDE:
+        return name.replace("-", " ").capitalize().replace("bn", "BN")
     return f"{kind.capitalize()} {number}".strip()
 
 

@@ -12,12 +12,14 @@ import pandas as pd
 
 from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
+from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
 from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.report.cells import SETTINGS, Cells, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Section
+from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
 from pbwn_repro.report.statistics import Values, compare, diverging, mean
 from pbwn_repro.report.verdicts import difference_in_words, verdicts
@@ -56,6 +58,7 @@ def collect(root: Path) -> Report:
         if run.path not in matched:
             protocol_differs = f"another protocol: no run of {run.home} at scale {run.scale} has this configuration"
             left_out[run.path] = on_other_copies.get(run.path, protocol_differs)
+    found = with_times(found)
     complete = (replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
     return Report(root, (*complete, *own_runs(runs[runs.home == OWN])), dict(sorted(left_out.items())))
 
@@ -74,6 +77,8 @@ def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> lis
         variant = {axis.name: labels[axis.name] for axis in variants if labels[axis.name] != axis.values[0]}
         cells = Cells(artefact, scale, groups[values])
         section = _section(cells, groups[values], scale, variant)
+        if artefact.name == RELATIVES.name and section.table:
+            section = replace(section, table=with_ranges(section.table, cells))
         missing = tuple(_missing(artefact, scale, groups[values], labels))
         sections.append(replace(section, verdicts=verdicts(cells), missing=missing))
     return sections
@@ -118,7 +123,7 @@ def _notes(section: Section) -> tuple[str, ...]:
     """What the section has to say itself, its scale, what is missing, data, versions and machines."""
     found = list(section.notes)
     configs = list(section.runs.config) if len(section.runs) else []
-    if section.is_of_the_paper and isinstance(section.artefact, TrainedArtefact):
+    if section.is_reproduced and isinstance(section.artefact, TrainedArtefact):
         found.append(_SCALES[section.scale])
     if section.scale == "short":
         found += _lengths(configs)
@@ -185,7 +190,7 @@ def _data(section: Section, configs: Sequence[RunConfig]) -> list[str]:
         )
     if any(name.endswith("-png") for name in names):
         found.append("Trained and tested on lossless copies: the same images as the original set, in another order.")
-    if section.is_of_the_paper and any(name.startswith("synthetic") or name == "digits" for name in names):
+    if section.is_reproduced and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])
 
