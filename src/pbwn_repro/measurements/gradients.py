@@ -19,6 +19,7 @@ In float64, so that it is the method which is measured and not its rounding.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pbwn_repro.config import SGD, Data
-from pbwn_repro.data import Batches, load, random_seed
+from pbwn_repro.data import Batches, DataSet, load, random_seed
 from pbwn_repro.measurements.parts import Parts, Progress
 from pbwn_repro.methods import method
 from pbwn_repro.models import build, find
@@ -62,13 +63,18 @@ def gradients(options: Mapping[str, Any], parts: Parts, progress: Progress) -> d
 def _trained(network: str, name: str, seed: int, options: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The means over the steps of one run, by layer."""
     dataset = load(options["data"])
+    assert isinstance(dataset, DataSet)
     shape = {"mnist": "mnist-mlp"}.get(options["data"], "unit-range")
     data = Data.model_validate({"name": dataset.name, "digest": dataset.digest, "normalisation": shape})
     split = training_split(data, dataset)
     batches = Batches(split, training_augmentation(data, split), batch_size=options["batch_size"], seed=seed)
     images = batches.at(0).images
     torch.manual_seed(random_seed(seed, "initialisation"))
-    told = {"num_classes": len(dataset.classes), "in_channels": images.shape[1], "image_size": images.shape[2]}
+    told: dict[str, Any] = {
+        "num_classes": len(dataset.classes),
+        "in_channels": images.shape[1],
+        "image_size": images.shape[2],
+    }
     model = build("mlp", normalisation=NORMALISATION[network], **told).double()
     chosen, layers = method(name), find("mlp").layers()
     chosen.prepare(model, layers)
@@ -101,7 +107,7 @@ class GradientWatch:
         self._on = False
         self._seen: dict[str, dict[str, list[float]]] = {kind: {} for kind in KINDS}
         self._layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-        for name, layer in self._layers.items():
+        for name, layer in islice(self._layers.items(), 1, None):  # the input of the first has no gradient
             layer.register_full_backward_hook(self._hook(name))
 
     def watching(self, *, on: bool) -> _Watching:

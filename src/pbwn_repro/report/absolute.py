@@ -10,30 +10,32 @@ from pbwn_repro.catalog.claims import BetterThanQuoted, Claim, Trains, Wider
 from pbwn_repro.metrics import METRICS, Metric
 from pbwn_repro.report.cells import SETTINGS, Cells, by_seed
 from pbwn_repro.report.model import Outcome, Verdict
-from pbwn_repro.report.statistics import Interval, Values, diverging, finite, mean, paired
+from pbwn_repro.report.statistics import CONFIDENCE, Interval, Values, diverging, finite, mean, paired
 
 FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
 
 
 def against_quoted(claim: Claim, criterion: BetterThanQuoted, cells: Cells) -> Iterator[Verdict]:
     """The mean of ours, with its interval, against each number that the table quotes; those stand as printed."""
-    for column in cells.columns_for(criterion.metric):
-        for row in criterion.rows:
-            values = list(cells.values(row, column).values())
-            for other in criterion.than:
-                number = cells.number(other, column)
-                if values and number is not None:
-                    names = (cells.title(row), cells.title(other), column.title)
-                    yield _quoted(claim, values, number.value, names)
+    found = [
+        (list(cells.values(row, column).values()), number.value, (cells.title(row), cells.title(other), column.title))
+        for column in cells.columns_for(criterion.metric)
+        for row in criterion.rows
+        for other in criterion.than
+        if (number := cells.number(other, column))
+    ]
+    begun = [each for each in found if each[0]]
+    for values, quoted, names in begun:
+        yield _quoted(claim, values, quoted, names, len(begun))
 
 
-def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, str, str]) -> Verdict:
+def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, str, str], number: int) -> Verdict:
     differences = [value - quoted for value in values]
-    interval: Interval | None = paired(differences) if len(values) > 1 else None
-    outcome: Outcome = "not enough runs"
-    if interval and not interval.contains_zero and interval.low < interval.high:
-        outcome = "holds" if interval.high < 0 else "does not hold"
-    difference = mean(differences)
+    interval, strict = (
+        paired(differences, confidence) if len(values) > 1 else None
+        for confidence in (CONFIDENCE, 1 - (1 - CONFIDENCE) / number)
+    )
+    outcome, difference = _below_zero(interval), mean(differences)
     amount = f"{abs(difference):.2f} points {'lower' if difference < 0 else 'higher'}"
     span = f"95 % interval {interval.low:.2f} to {interval.high:.2f}" if interval else "one run: an interval needs two"
     words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} quoted of {names[1]} ({span})."
@@ -47,8 +49,15 @@ def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, 
         column=names[2],
         preliminary=len(values) < FEW,
         dots=tuple(differences),
+        firm=_below_zero(strict) == outcome,
         gap=abs(difference),
     )
+
+
+def _below_zero(interval: Interval | None) -> Outcome:
+    if interval is None or interval.contains_zero or interval.low == interval.high:
+        return "not enough runs"
+    return "holds" if interval.high < 0 else "does not hold"
 
 
 def trains(claim: Claim, criterion: Trains, cells: Cells) -> Iterator[Verdict]:

@@ -91,11 +91,12 @@ def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tup
 
 def _otherwise_observed(artefact: TrainedArtefact, config: RunConfig, planned: RunConfig) -> str | None:
     """Why a run cannot stand beside others though its result is theirs."""
-    name = OBSERVED_BY.get(artefact.metric)
-    if name is None:
-        return None
-    ours, theirs = (getattr(each, name) or "each epoch" for each in (config, planned))
-    return None if ours == theirs else f"another protocol: {name} is {ours}, {artefact.name} needs {theirs}"
+    shown = [artefact.metric, *(column.metric for column in (artefact.table.columns if artefact.table else ()))]
+    for name in dict.fromkeys(OBSERVED_BY[metric] for metric in shown if metric in OBSERVED_BY):
+        ours, theirs = (getattr(each, name) or "each epoch" for each in (config, planned))
+        if ours != theirs:
+            return f"another protocol: {name} is {ours}, {artefact.name} needs {theirs}"
+    return None
 
 
 def by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:

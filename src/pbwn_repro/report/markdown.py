@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from pbwn_repro.catalog import Number
+from pbwn_repro.report.absolute import FEW
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
     Cell,
@@ -23,7 +24,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.sections import machine
-from pbwn_repro.report.verdicts import FEW, digits
+from pbwn_repro.report.verdicts import digits
 
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "

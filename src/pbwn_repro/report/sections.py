@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import BESIDE, KNOWN, SCALES, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
@@ -49,9 +49,9 @@ def collect(root: Path) -> Report:
                 section, damaged = measured_section(artefact, scale, root)
                 found += [section] if section else []
                 left_out |= damaged
-            elif isinstance(artefact, TrainedArtefact):
+            elif isinstance(artefact, TrainedArtefact) and _has_own_runs(artefact, scale, runs):
                 mine, others = labelled(artefact, scale, runs)
-                on_other_copies |= others
+                on_other_copies = {**others, **on_other_copies}
                 matched |= set(mine.path)
                 found += _trained(artefact, scale, mine)
     for run in runs[runs.home != OWN].itertuples():
@@ -61,6 +61,11 @@ def collect(root: Path) -> Report:
     found = with_times(found)
     complete = (replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
     return Report(root, (*complete, *own_runs(runs[runs.home == OWN])), dict(sorted(left_out.items())))
+
+
+def _has_own_runs(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> bool:
+    """Whether a section is worth a look: what stands beside the paper's artefacts borrows some of their runs."""
+    return artefact.name not in BESIDE or bool(((runs.scale == scale) & (runs.home == artefact.name)).any())
 
 
 def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Section]:
