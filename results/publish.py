@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pbwn_repro.report.markdown import summary, whole
+from pbwn_repro.report.markdown import methods_compared, summary, whole
 from pbwn_repro.report.model import Report
 from pbwn_repro.report.page import write
 from pbwn_repro.report.sections import collect
@@ -20,7 +20,7 @@ def published(report: Report) -> dict[Path, str]:
     assert end, "the README has lost the marks around its table of results"
     return {
         ROOT / "RESULTS.md": whole(report),
-        ROOT / "README.md": before + BEGIN + summary(report) + END + after,
+        ROOT / "README.md": before + BEGIN + summary(report) + methods_compared(report) + END + after,
     }
 
 

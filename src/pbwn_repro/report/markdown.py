@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from pbwn_repro.catalog import Number
+from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.report.absolute import FEW
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
@@ -231,6 +232,16 @@ def summary(report: Report) -> str:
             )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def methods_compared(report: Report) -> str:
+    """The table of the paper's relatives at the largest scale but smoke that has one; empty without runs."""
+    sections = {each.scale: each for each in report.shown if each.artefact.name == RELATIVES.name and not each.variant}
+    section = sections.get("paper") or sections.get("short")
+    if section is None or section.table is None:
+        return ""
+    words = f"The methods on figure 2's network ({section.setting}): {section.table.unit}."
+    return f"\n{words}\n\n{markdown(section.table)}"
 
 
 def counted(decided: Decided) -> str:

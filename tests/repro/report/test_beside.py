@@ -7,6 +7,7 @@ import pytest
 from pbwn_repro.catalog import BESIDE, KNOWN, TrainedArtefact
 from pbwn_repro.catalog.relatives import GRADIENTS, RELATIVES_TIME
 from pbwn_repro.measurements import folder_of
+from pbwn_repro.report.markdown import methods_compared
 from pbwn_repro.report.sections import collect
 from repro.report.folders import write_run
 
@@ -121,6 +122,17 @@ def test_the_table_tells_what_each_method_does_its_good_rates_and_its_time(tmp_p
     about = {row.key: row.about for row in table.rows}
     assert about["own"] == "rows made orthonormal in each pass, by an eigendecomposition"
     assert all(about.values())
+
+
+def test_the_readme_has_the_table_of_the_largest_scale_that_has_runs(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert methods_compared(collect(tmp_path / "empty")) == ""
+    write_rates(tmp_path, (9.0, 5.0, 2.0, 2.2, 2.4), method="own", network="mlp")
+    for plan in plans("relatives", "smoke", method="own", network="mlp"):
+        write_run(tmp_path, plan)
+    text = methods_compared(collect(tmp_path))
+    assert "figure 2's network (short scale)" in text
+    assert "| OWN | rows made orthonormal in each pass, by an eigendecomposition | 1.00" in text
 
 
 def write_times(root, scale="short"):
