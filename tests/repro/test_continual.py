@@ -11,6 +11,7 @@ from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import SUBTASK_ERROR
 from pbwn_repro.report.runs import read_runs
+from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.tasks import make_task, metric_of
@@ -129,6 +130,9 @@ def test_a_run_has_the_error_of_each_sub_task_and_the_report_reads_it(tmp_path):
     assert result["subtask_error"] == errors[-1] < 30.0
     assert runs.first_subtask_error[0] == errors[0]
     assert runs.late_subtask_error[0] == sum(errors[-2:]) / 2
+    [section] = collect(tmp_path).sections
+    assert section.table.columns[0].title == "error on the present sub-task (%)"
+    assert section.artefact.protocol.startswith("AdamW")
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,17 @@ def test_three_steps_of_adam_g_are_those_of_a_plain_loop_over_neurons():
         torch.testing.assert_close(optimizer.state[y]["first"], torch.stack(first), atol=1e-12, rtol=0)
 
 
+def test_a_rate_of_zero_leaves_everything_where_it_is_and_finite():
+    y = nn.Parameter(unit(3, 5))
+    start = y.detach().clone()
+    optimizer = AdamG([{"params": [y], "dims": ROWS}], lr=0.0)
+    for seed in (1, 2):
+        y.grad = unit(3, 5, seed=seed)
+        optimizer.step()
+    torch.testing.assert_close(y.detach(), start)
+    assert optimizer.state[y]["first"].isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["sgd-g", "adam-g"])
 def test_weights_that_are_not_constrained_have_the_smaller_rate_and_the_decay(name):
     model = two_layers()

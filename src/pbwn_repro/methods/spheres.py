@@ -159,10 +159,10 @@ class AdamG(GreatCircleOptimizer):
         second = state["second"].mul_(beta2).add_(inner(h, h, dims), alpha=1 - beta2)
         count = int(state["step"].item())
         correction = math.sqrt(1 - beta2**count) / (1 - beta1**count)
-        scale = -group["lr"] * correction / (second + group["epsilon"]).sqrt()
-        d = first * scale
-        # m points where -d does: carried along d, it keeps its ratio to d.
-        state["first"] = transported(y, d, dims) / scale
+        d = first * (-group["lr"] * correction / (second + group["epsilon"]).sqrt())
+        # m points where -d does, and turns with it.
+        length, angle = inner(first, first, dims).sqrt(), inner(d, d, dims).sqrt()
+        state["first"] = first * angle.cos() + y * (length * angle.sin())
         y.copy_(exponential(y, d, dims))
 
 

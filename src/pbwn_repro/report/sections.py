@@ -277,7 +277,7 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
         Axis("lr", rates, "searched"),
         Axis("weight_decay", decays, "searched"),
     )
-    optimizer = {"sgd": "SGD", "adam": "Adam"}[config.optimizer.kind]
+    optimizer = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[config.optimizer.kind]
     artefact = TrainedArtefact(
         name,
         title=f"{config.model} on {config.data.name}",
