@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pbwn_repro.report.figures import side_by_side
 from pbwn_repro.report.findings import findings, learning_rates
-from pbwn_repro.report.markdown import summary, whole
+from pbwn_repro.report.markdown import methods_compared, summary, whole
 from pbwn_repro.report.model import Report
 from pbwn_repro.report.page import write
 from pbwn_repro.report.sections import collect
@@ -17,14 +17,13 @@ FIGURES = ROOT / "docs" / "figures"
 def published(report: Report) -> dict[Path, str]:
     """The files that speak of the results, as they should read."""
     measured = "\n".join(f"- {finding.sentence}" for finding in findings(report)) + "\n"
+    claims = f"\n{summary(report)}{methods_compared(report)}\n"
     readme, page = ROOT / "README.md", ROOT / "docs" / "results.md"
     drawing = side_by_side("learning-rate", learning_rates(report))
     return {
         ROOT / "RESULTS.md": whole(report),
         readme: _filled(readme.read_text(encoding="utf-8"), "measured", measured),
-        page: _filled(
-            _filled(page.read_text(encoding="utf-8"), "measured", measured), "results", f"\n{summary(report)}\n"
-        ),
+        page: _filled(_filled(page.read_text(encoding="utf-8"), "measured", measured), "results", claims),
         FIGURES / "learning-rate-light.svg": drawing.svg,
         FIGURES / "learning-rate-dark.svg": drawing.dark_svg,
     }

@@ -140,6 +140,8 @@ class Data(Part):
     Args:
         labels: the number of labeled examples, where the others are learnt from without labels.
         context: the length of the sequences, where the set is a text.
+        sequence: what changes from one sub-task to the next, where a model has to learn many of them one after the
+            other; a sub-task has so many `examples` of the set, and sees them in so many `passes`.
     """
 
     name: str
@@ -150,6 +152,9 @@ class Data(Part):
     augmentation: Literal["none", "authors", "he"] = "none"
     labels: PositiveInt | None = None
     context: PositiveInt | None = None
+    sequence: Literal["permuted-pixels", "random-labels"] | None = None
+    examples: PositiveInt | None = None
+    passes: PositiveInt | None = None
 
 
 class RunConfig(Part):
@@ -221,6 +226,10 @@ class RunConfig(Part):
         if task is not None and (task == "language") != (self.data.context is not None):
             needs = "text: give --data text:FILE" if task == "language" else "images: data.context is for text"
             raise ValueError(f"{self.model} learns from {needs}")
+        if len({part is None for part in (self.data.sequence, self.data.examples, self.data.passes)}) > 1:
+            raise ValueError("sub-tasks need data.sequence, data.examples and data.passes, all three")
+        if self.data.sequence is not None and task not in (None, "classification"):
+            raise ValueError(f"data.sequence is for classifiers of images; {self.model} is for {task}")
         if isinstance(self.schedule, LinearTail) and (self.steps or 0) < self.schedule.constant_steps:
             raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps} needs as many steps or more")
         if (
@@ -242,6 +251,8 @@ class RunConfig(Part):
         """What the model is asked to do, as the data say."""
         if self.data.labels is not None:
             return "ladder"
+        if self.data.sequence is not None:
+            return "continual"
         return "classification" if self.data.context is None else "language"
 
     @property

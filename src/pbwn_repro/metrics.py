@@ -66,6 +66,9 @@ class Metric:
 
 TEST_ERROR = Metric("test_error", "test error", "%", "points", beside={"top5_error": "test_top5_error"})
 BITS_PER_CHARACTER = Metric("test_bits_per_character", "test cross entropy", "bits/char", "bits")
+SUBTASK_ERROR = Metric("subtask_error", "error on the present sub-task", "%", "points")
+# The mean over the last quarter of the sub-tasks: what a model can still learn after many.
+LATE_ERROR = Metric("late_subtask_error", "error on the last quarter of the sub-tasks", "%", "points")
 FINAL_LOSS = Metric("final_training_loss", "final training loss", logarithmic=True, title="training loss, last epoch")
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -74,9 +77,15 @@ METRICS: Mapping[str, Metric] = {
         BITS_PER_CHARACTER,
         Metric(TEST_ERROR.best, "best top-1 error", "%", "points"),
         Metric("top5_error", "top-5 error", "%", "points"),
+        SUBTASK_ERROR,
+        LATE_ERROR,
+        Metric("first_subtask_error", "error on the first sub-task", "%", "points"),
         FINAL_LOSS,
+        Metric("loss_gap", "test loss less training loss at the end"),
         Metric("mean_training_loss", "mean training loss", logarithmic=True),
         Metric("early_jump", "largest early rise of the loss"),
         Metric("cost", "time", "%", "%"),
+        Metric("step_time", "time of a step over Normal's", "%", "%"),
+        Metric("good_rates", "number of good learning rates", lower_is_better=False),
     )
 }

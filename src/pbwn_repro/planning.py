@@ -123,7 +123,7 @@ def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
     if options.keys() >= {"networks", "moments"}:
         return _visiting_flops(options, speeds)
     flops = 0.0
-    for name in options.get("networks", ()):
+    for name in options["networks"] if "rounds" in options else ():
         fields = recipe(name)
         sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
         step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops

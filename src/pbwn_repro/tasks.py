@@ -32,7 +32,7 @@ from pbwn_repro.data import (
 )
 from pbwn_repro.data.augmentations import Flip, PadCrop
 from pbwn_repro.errors import UsageError
-from pbwn_repro.metrics import BITS_PER_CHARACTER, TEST_ERROR, Metric
+from pbwn_repro.metrics import BITS_PER_CHARACTER, SUBTASK_ERROR, TEST_ERROR, Metric
 from pbwn_repro.models import Ladder, OwnModel, TaskName, find
 
 EVALUATION_BATCH = 500
@@ -322,15 +322,103 @@ class Language(Supervised):
         return slice(*(count * rank // self._place.count for rank in (self._place.rank, self._place.rank + 1)))
 
 
+class Continual(Supervised):
+    """Many classification tasks one after the other, on some images of a set: can a model still learn the last ones?
+
+    Each sub-task has its own order of the pixels, or its own random labels. To the engine it is an epoch; at its end a
+    model is judged by the error in percent on the examples that it has just learnt from.
+    """
+
+    shown = SUBTASK_ERROR
+    unit = "images"
+
+    def __init__(self, config: RunConfig, dataset: DataSet, place: Place, workers: int) -> None:
+        super().__init__(config)
+        examples, passes = config.data.examples, config.data.passes
+        assert examples is not None
+        assert passes is not None
+        split = training_split(config.data, dataset)
+        if not config.batch_size <= examples <= len(split):
+            raise UsageError(
+                f"data.examples {examples}: a number from the batch size ({config.batch_size}) to the number of "
+                f"images ({len(split):,}) is needed"
+            )
+        chosen = torch.randperm(len(split), generator=generator(config.seed, "sub-tasks/examples"))[:examples]
+        split = split.subset(chosen.sort().values)
+        augmentation = training_augmentation(config.data, split)
+        self._batches = _batches(split, augmentation, config.batch_size, config.seed, place, workers=workers)
+        tested = _batches(split, augmentation, EVALUATION_BATCH, config.seed, place, last="keep", workers=workers)
+        self._tests = replace(tested, order="fixed", purpose="test")
+        self._place, self._dataset, self._examples = place, dataset, examples
+        self.steps_per_epoch = passes * len(self._batches)
+        self.step_size = config.batch_size
+        self.told = told_by_images(config, dataset, place)
+        self._enter(0)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes of the data."""
+        return len(self._dataset.classes)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The images and labels of a step, as its sub-task has them."""
+        self._enter(step // self.steps_per_epoch)
+        return self._as_in_subtask(self._batches.at(step))
+
+    def example(self) -> Tensor:
+        """Two images."""
+        return self._as_in_subtask(self._tests.batch(0, 0))[0][:2]
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """The error in percent and the mean loss on the sub-task of the last step."""
+        counts = torch.zeros(2, dtype=torch.float64, device=self._place.device)
+        for batch in self._tests.epoch(0):
+            images, labels = self._as_in_subtask(batch)
+            if not len(labels):  # where weights are sharded, every process has to take part in every pass
+                model(images.new_zeros(1, *images.shape[1:]))
+                continue
+            scores = model(images).float()
+            wrong = (scores.argmax(1) != labels) | ~scores.isfinite().all(1)
+            counts += torch.stack([wrong.sum(), functional.cross_entropy(scores, labels, reduction="sum")])
+        wrong_ones, loss = self._place.sum(counts).tolist()
+        return {self.shown.name: 100 * wrong_ones / self._examples, "subtask_loss": loss / self._examples}
+
+    def inputs(self) -> Iterator[Tensor]:
+        """The images of the last step's sub-task."""
+        mixed = replace(self._batches, purpose="statistics")
+        return (self._as_in_subtask(batch)[0] for batch in mixed.epoch(0))
+
+    def _enter(self, number: int) -> None:
+        """Draw what is special about a sub-task."""
+        if getattr(self, "_number", None) == number:
+            return
+        self._number = number
+        numbers = generator(self._config.seed, "sub-tasks/change", number)
+        if self._config.data.sequence == "permuted-pixels":
+            pixels = self.told["image_size"] ** 2
+            self._change = torch.randperm(pixels, generator=numbers).to(self._place.device)
+        else:
+            self._change = torch.randint(self.num_classes, (self._examples,), generator=numbers)
+
+    def _as_in_subtask(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        images, labels, indices = batch
+        if self._config.data.sequence == "permuted-pixels":
+            return images.flatten(2)[:, :, self._change].view(images.shape), labels
+        return images, self._change[indices].to(labels.device)
+
+
 TASKS: Mapping[TaskName, Callable[[RunConfig, Any, Place, int], Task]] = {
     "classification": Classification,
     "ladder": SemiSupervised,
     "language": Language,
+    "continual": Continual,
 }
 _SHOWN: Mapping[TaskName, Metric] = {
     "classification": Classification.shown,
     "ladder": SemiSupervised.shown,
     "language": Language.shown,
+    "continual": Continual.shown,
 }
 
 

@@ -95,10 +95,7 @@ def test_the_names_that_complete_are_the_names_that_there_are():
 COMPLETIONS = {
     ("reproduce", "table-"): names.artefacts()[5:13],
     ("show", "figure-3"): ("figure-3a", "figure-3b"),
-    ("train", "--method", "pbwn"): (
-        *("pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn"),
-        *("pbwn-tangent", "pbwn-angle", "pbwn-angle-matrix"),
-    ),
+    ("train", "--method", "pbwn-r"): ("pbwn-riem", "pbwn-riem-nxn"),
     ("train", "--model", "vgg"): ("vgg-e",),
     ("inspect", "wrn"): ("wrn-16-4",),
     ("data", "get", "cifar"): ("cifar10", "cifar100"),

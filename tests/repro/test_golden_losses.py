@@ -18,9 +18,9 @@ CASES = [
 def test_three_steps_have_the_losses_that_were_written_down(case):
     found, known = golden.losses(case), STORED["losses"][case]
     if golden.machine() == STORED["machine"]:
-        assert found == known, "if you meant it: python tests/golden.py"
+        assert found == known, "if you meant it: python tests/golden.py --all"
     else:
-        assert found == pytest.approx(known, rel=1e-5), "if you meant it: python tests/golden.py"
+        assert found == pytest.approx(known, rel=1e-5), "if you meant it: python tests/golden.py --all"
 
 
 def test_every_loss_that_is_stored_is_compared():

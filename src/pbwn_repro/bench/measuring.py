@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from pbwn_repro.bench.conditioning import conditioning
+from pbwn_repro.bench.gradients import gradients
 from pbwn_repro.bench.landscape import landscape
 from pbwn_repro.bench.parts import Parts, Progress
 from pbwn_repro.bench.time_cost import time_cost
@@ -30,6 +31,7 @@ from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
 MEASUREMENTS: Mapping[str, Measurement] = {
     "conditioning": conditioning,
+    "gradients": gradients,
     "landscape": landscape,
     "time-cost": time_cost,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
+from pbwn_repro import config
 from pbwn_repro.bench.projection import weights_of
 from pbwn_repro.bench.timing import Times, in_turns, interleaved
 from pbwn_repro.methods import method
@@ -45,14 +47,16 @@ class TrainingStep:
         layers = find(network).layers()
         chosen.prepare(self._model, layers)
         self._model.to(memory_format=layout)  # type: ignore[call-overload]
-        self._optimizer = SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        settings = config.SGD.model_validate(find(network).recipe["optimizer"])
+        self._optimizer = chosen.optimizer(self._model, settings, layers)
         self._inside = 0.0
         self._watch(-1)
         initial = find(network).projects_initially(name)
         self._projection = chosen.attach(self._model, self._optimizer, layers, initial=initial)
         self._watch(+1)
         self._method = chosen
-        self._images = torch.randn(batch_size, 3, 32, 32).contiguous(memory_format=layout)
+        channels = inspect.signature(find(network).family.constructor).parameters["in_channels"].default
+        self._images = torch.randn(batch_size, channels, 32, 32).contiguous(memory_format=layout)
         self._labels = torch.randint(0, 10, (batch_size,))
 
     def __call__(self) -> tuple[float, float]:

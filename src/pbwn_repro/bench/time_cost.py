@@ -39,7 +39,8 @@ BASELINE = "normal"
 def time_cost(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
     """Time the methods on each network in turn; networks that were put aside are not timed again.
 
-    Options: `networks`, `methods` (with `normal`), `batch_sizes` (by network), `rounds`.
+    Options: `networks`, `methods` (with `normal`), `batch_sizes` (by network), `rounds`; `left_out`, by network, are
+    methods that do not work there.
     """
     networks, rounds = options["networks"], options["rounds"]
     if BASELINE not in options["methods"]:
@@ -57,7 +58,9 @@ def time_cost(options: Mapping[str, Any], parts: Parts, progress: Progress) -> d
             def tell(done: int, name: str = network, before: int = number * (rounds + 1)) -> None:
                 progress(before + done, total, name)
 
-            part = _network(network, options["methods"], options["batch_sizes"][network], rounds, tell)
+            left_out = options.get("left_out", {}).get(network, ())
+            names = [name for name in options["methods"] if name not in left_out]
+            part = _network(network, names, options["batch_sizes"][network], rounds, tell)
             parts.keep(network, part)
         found[network] = part
     progress(total, total, "done")

@@ -133,6 +133,7 @@ class PaperTable:
         columns: in the order of the paper.
         numbers: by the key of the row and the title of the column; what the paper leaves open is not there.
         others: the keys of rows that stand for other people's systems, quoted by the paper.
+        by_metric: whether a claim is looked at in its own metric, whatever the columns show.
     """
 
     unit: str
@@ -140,6 +141,7 @@ class PaperTable:
     columns: tuple[Column, ...]
     numbers: Mapping[tuple[str, str], Number]
     others: frozenset[str] = field(default_factory=frozenset)
+    by_metric: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ class TrainedArtefact(Artefact):
             that is more than on the other settings.
         compared: comparisons that are told without a verdict: of each row with the first, the range of learning rates
             in which each is good, or how well the best rate of one column does in the others.
+        exists: whether there is such a combination: not every method works everywhere.
     """
 
     axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
@@ -189,6 +192,7 @@ class TrainedArtefact(Artefact):
     home: Callable[[Labels], str] | None = None
     seeds_at_best: Mapping[Scale, int] = field(default_factory=dict)
     compared: tuple[Literal["differences", "good-range", "carries-over"], ...] = ()
+    exists: Callable[[Labels], bool] = lambda labels: True
 
     def plans(self, scale: Scale, *, seeds: int | None = None, only: Only | None = None) -> list[Plan]:
         """The runs that the artefact needs at a scale; `only` keeps those with one of the given values on each axis."""
@@ -220,7 +224,9 @@ class TrainedArtefact(Artefact):
             for axis in axes
         ]
         for values in itertools.product(*choices):
-            yield dict(zip((axis.name for axis in axes), values, strict=True))
+            labels = dict(zip((axis.name for axis in axes), values, strict=True))
+            if self.exists(labels):
+                yield labels
 
     def _wishes(self, labels: Labels, scale: Scale) -> Mapping[str, Any]:
         """The configuration of a combination; that of a control is another row's with some changes."""

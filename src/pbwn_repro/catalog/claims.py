@@ -104,7 +104,65 @@ class BestSetting:
     value: float
 
 
-Criterion = BestSetting | Better | Higher | Alike | NotWorse | Grows | MostlyBest | Costs | Conditioned
+@dataclass(frozen=True)
+class BetterThanQuoted:
+    """Each of `rows` has a lower value than the systems of others that the table quotes, in every column with both."""
+
+    rows: tuple[str, ...]
+    than: tuple[str, ...]
+    metric: str = "test_error"
+
+
+@dataclass(frozen=True)
+class Trains:
+    """Every run of `rows` ends with a value below `below`, at each value of what was searched, in the named columns."""
+
+    rows: tuple[str, ...]
+    name: str
+    below: float
+    columns: tuple[str, ...] = ()
+    metric: str = "test_error"
+
+
+@dataclass(frozen=True)
+class Wider:
+    """Each of `rows` is good at more of the searched values than each of `than`, in every column.
+
+    A value is good where the mean lies at most `margin` above the lowest mean of all rows that are compared.
+    """
+
+    rows: tuple[str, ...]
+    than: tuple[str, ...]
+    name: str
+    margin: float
+    metric: str = "test_error"
+
+
+@dataclass(frozen=True)
+class Within:
+    """What was measured of `row` lies between `least` and `most`, in every layer of every network."""
+
+    row: str
+    metric: str
+    least: float
+    most: float
+
+
+Criterion = (
+    BestSetting
+    | Better
+    | BetterThanQuoted
+    | Higher
+    | Alike
+    | NotWorse
+    | Grows
+    | MostlyBest
+    | Costs
+    | Conditioned
+    | Trains
+    | Wider
+    | Within
+)
 
 
 @dataclass(frozen=True)

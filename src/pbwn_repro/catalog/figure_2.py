@@ -24,7 +24,8 @@ DEPARTURES = (
 )
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+    """The configuration of a run, but for its method."""
     shared = {"model": "mlp", "model_options": {"sizes": labels["sizes"]}, "init": labels["init"], "lr": labels["lr"]}
     if scale == "smoke":
         return {**shared, "data": "digits", "epochs": 2, "batch_size": 64}
@@ -32,7 +33,7 @@ def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 
 
 def _wishes_a(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-    return {**_wishes(labels, scale), "method": labels["method"]}
+    return {**wishes(labels, scale), "method": labels["method"]}
 
 
 def _axes_a(scale: Scale) -> tuple[Axis, ...]:
@@ -40,11 +41,13 @@ def _axes_a(scale: Scale) -> tuple[Axis, ...]:
     return (Axis("method", METHODS, "row", (UNIT_START,)), Axis("lr", rates, "searched"), SIZES, START)
 
 
-def _wishes_b(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-    return {**_wishes({"lr": BEST_RATE, **labels}, scale), "method": INTERVALS[labels["interval"]]}
+def interval_wishes(labels: Labels, scale: Scale) -> dict[str, Any]:
+    """The configuration of a run of figure 2b."""
+    return {**wishes({"lr": BEST_RATE, **labels}, scale), "method": INTERVALS[labels["interval"]]}
 
 
-def _axes_b(scale: Scale) -> tuple[Axis, ...]:
+def interval_axes(scale: Scale) -> tuple[Axis, ...]:
+    """What differs between the runs of figure 2b."""
     values = (1, 5, 10) if scale == "smoke" else (1, 10, 20, 50, 100)
     return (Axis("interval", values, "row", methods=INTERVALS, title=lambda value: f"T = {value}"), SIZES, START)
 
@@ -106,8 +109,8 @@ FIGURE_2B = TrainedArtefact(
             NotWorse(("10", "20", "50", "100"), ("1",), 0.5),
         ),
     ),
-    axes=_axes_b,
-    wishes=_wishes_b,
+    axes=interval_axes,
+    wishes=interval_wishes,
     seeds=SEEDS,
     metric="final_training_loss",
     curves="iteration",

@@ -7,7 +7,7 @@ from typing import Any
 
 from pbwn_repro.catalog.artefact import INIT, Axis, Column, Labels, Scale, TrainedArtefact, read_table
 from pbwn_repro.catalog.cifar import ERROR
-from pbwn_repro.catalog.claims import Better, Claim
+from pbwn_repro.catalog.claims import Better, BetterThanQuoted, Claim
 
 RATES = (0.001, 0.002, 0.0005)
 DECAYS = (0.0001, 0.0002, 0.0)
@@ -22,6 +22,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
         Axis("lr", RATES if scale == "paper" else RATES[:1], "searched"),
         Axis("weight_decay", DECAYS if scale == "paper" else DECAYS[:1], "searched"),
         Axis("denoising", ("authors", "rasmus"), "variant"),
+        Axis("combinator", ("vanilla", "amlp"), "variant"),
         INIT,
     )
 
@@ -30,6 +31,8 @@ def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared: dict[str, Any] = {"model": "ladder", **{name: labels[name] for name in ("method", "labels", "init")}}
     shared |= {"lr": labels["lr"], "weight_decay": labels["weight_decay"]}
     options: dict[str, Any] = {"denoising": labels["denoising"]}
+    if labels["combinator"] != "vanilla":
+        options["combinator"] = labels["combinator"]
     if scale == "smoke":
         options |= {"hidden_sizes": [50, 20], "denoising_weights": [100.0, 1.0, 0.1]}
         shared |= {"data": "digits", "steps": 30, "schedule.constant_steps": 20, "evaluate_every": 10, "log_every": 5}
@@ -47,6 +50,8 @@ TABLE_8 = TrainedArtefact(
     departures=(
         "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` makes the form "
         "that Rasmus et al. write, (z_hat - m) / s.",
+        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` makes that of Pezeshki "
+        "et al. (2016), which the table quotes as Ladder+AMLP.",
         "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
         "it were the number of labels.",
         "The scale of the output's BN starts at 1; in the authors' code uniform in (0, 1), which `--only init=authors` "
@@ -80,6 +85,14 @@ TABLE_8 = TrainedArtefact(
             Better(("pbwn",), ("normal",)),
             remark="By Welch's test none of the three differences is significant with the paper's spreads and ten "
             "seeds. At 100 labels Triple-GAN, quoted in the same table, has the same 0.91.",
+        ),
+        Claim(
+            "table-8-quoted",
+            "achieves new state-of-the-art results in the tasks with 20, 50, and 100 labeled examples",
+            "the test error is lower than each that the table quotes of other systems",
+            BetterThanQuoted(("pbwn",), OTHERS),
+            remark="By the paper's own numbers it is the same as Triple-GAN's at 100 labels, 0.91.",
+            note="The quoted numbers stand as they are printed: nothing of theirs was run here.",
         ),
     ),
     axes=_axes,

@@ -30,7 +30,7 @@ def networks() -> tuple[str, ...]:
 
 def methods() -> tuple[str, ...]:
     """The keys of the registry of methods."""
-    [registry] = _assigned(SUITE / "methods.py", "METHODS")
+    [registry] = _assigned(SUITE / "methods" / "__init__.py", "METHODS")
     return tuple(ast.literal_eval(key) for key in registry.keys)
 
 

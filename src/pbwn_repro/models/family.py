@@ -16,7 +16,7 @@ from pbwn_repro.models.initialisation import Scheme, initialise
 
 Init = Literal["paper", "authors", "lecun"]
 Scope = Literal["paper", "authors"]
-TaskName = Literal["classification", "ladder", "language"]
+TaskName = Literal["classification", "ladder", "language", "continual"]
 Recipe = Mapping[str, Any]
 Layers = Mapping[str, Any]
 """Arguments of `pbwn.select` and `pbwn.attach` that say which weights are constrained."""

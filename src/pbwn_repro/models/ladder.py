@@ -1,6 +1,7 @@
 """The Ladder network (table 8): a classifier that also learns from unlabeled images, by denoising its layers."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from pbwn_repro.errors import UsageError
 from pbwn_repro.models.checks import one_of, positive
-from pbwn_repro.models.family import Family
+from pbwn_repro.models.family import CLASSIFIER_FREE, Family
 from pbwn_repro.models.initialisation import UNIFORM, torch7_scale
 
 
@@ -106,17 +107,44 @@ class Combinator(nn.Module):
         return torch.addcmul(self.direct(z, u), self.c, torch.sigmoid(self.gate(z, u)))
 
 
+class AugmentedMLP(nn.Module):
+    """The AMLP combinator (Pezeshki et al. 2016): each unit's own small network of (z, u, z u).
+
+    z_hat = o . leaky_relu(A (z, u, z u) + a) + b with four hidden units for each unit of the layer. The first of them
+    starts as z, so that z_hat is near z at the start, as with the vanilla combinator; the others start small.
+    """
+
+    def __init__(self, num_units: int, hidden: int = 4, std: float = 0.1) -> None:
+        super().__init__()
+        self.inner = nn.Parameter(torch.empty(3, hidden, num_units).normal_(0.0, std))
+        self.shift = nn.Parameter(torch.zeros(hidden, num_units))
+        self.outer = nn.Parameter(torch.empty(hidden, num_units).normal_(0.0, std))
+        self.b = nn.Parameter(torch.zeros(num_units))
+        with torch.no_grad():
+            self.inner[0, 0], self.outer[0] = 1.0, 1.0
+
+    def forward(self, z: Tensor, u: Tensor) -> Tensor:
+        z, u = z.unsqueeze(1), u.unsqueeze(1)
+        of_z, of_u, of_both = self.inner
+        # Gathered as z (A_z + A_zu u) + (A_u u + a), as in the vanilla combinator.
+        hidden = z * torch.addcmul(of_z, of_both, u) + torch.addcmul(self.shift, of_u, u)
+        return (functional.leaky_relu(hidden) * self.outer).sum(1) + self.b
+
+
+COMBINATORS: dict[str, type[nn.Module]] = {"vanilla": Combinator, "amlp": AugmentedMLP}
+
+
 class DecoderLayer(nn.Module):
     """One layer of the Ladder's decoder (table 8): u = BN(W above + b) without affine, then the combinator.
 
     The decoder runs in training alone, so its BN keeps no running statistics.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, combinator: str = "vanilla") -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features)
         self.normalisation = nn.BatchNorm1d(out_features, affine=False, track_running_stats=False)
-        self.combinator = Combinator(out_features)
+        self.combinator = COMBINATORS[combinator](out_features)
 
     def forward(self, noisy_z: Tensor, above: Tensor) -> Tensor:
         guess: Tensor = self.combinator(noisy_z, self.normalisation(self.linear(above)))
@@ -147,6 +175,7 @@ class Ladder(nn.Module):
         denoising: how z_hat is normalised with the clean pass's mean m and standard deviation s before it is compared
             with the clean z: 'authors' multiplies, (z_hat - m) s, as the published code does; 'rasmus' divides,
             (z_hat - m) / s, as Rasmus et al. write. The pixels are compared as they are.
+        combinator: what the decoder puts z and u together with: 'vanilla', or 'amlp' (Pezeshki et al. 2016).
 
     >>> ladder = Ladder(hidden_sizes=(20, 10), denoising_weights=(1000.0, 10.0, 0.1))
     >>> labeled, unlabeled, labels = torch.rand(10, 1, 28, 28), torch.rand(30, 1, 28, 28), torch.arange(10)
@@ -165,11 +194,13 @@ class Ladder(nn.Module):
         noise: float = 0.3,
         denoising_weights: Sequence[float] = (1000.0, 10.0, 0.1, 0.1, 0.1, 0.1),
         denoising: Literal["authors", "rasmus"] = "authors",
+        combinator: Literal["vanilla", "amlp"] = "vanilla",
     ) -> None:
         super().__init__()
         positive("ladder", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
         positive("ladder", **{f"hidden_sizes[{i}]": size for i, size in enumerate(hidden_sizes)})
         one_of("ladder", "denoising", denoising, ("authors", "rasmus"))
+        one_of("ladder", "combinator", combinator, tuple(COMBINATORS))
         self.sizes = (in_channels * image_size**2, *hidden_sizes)
         if len(self.sizes) < 2 or len(denoising_weights) != len(self.sizes):
             raise UsageError(
@@ -184,7 +215,7 @@ class Ladder(nn.Module):
         layers = nn.ModuleList(map(EncoderLayer, self.sizes[:-1], self.sizes[1:]))
         self.encoder = cast(Iterable[EncoderLayer], layers)  # a ModuleList does not say of what
         downwards = (num_classes, *reversed(self.sizes))
-        self.decoder = nn.ModuleList(map(DecoderLayer, downwards[:-1], downwards[1:]))
+        self.decoder = nn.ModuleList(DecoderLayer(above, below, combinator) for above, below in pairwise(downwards))
         # Last, as in any classifier: what looks for a model's output layer by its place finds this one.
         self.classifier = nn.Linear(self.sizes[-1], num_classes)
         self.output_normalisation = nn.BatchNorm1d(num_classes)
@@ -287,6 +318,7 @@ FAMILIES = (
         constructor=Ladder,
         paper=UNIFORM,
         authors=torch7_scale(UNIFORM),
+        layers={**CLASSIFIER_FREE, "skip": ["decoder.*.combinator.*"]},  # numbers of single units, no neurons
         task="ladder",
         recipe={
             "model_options": {"denoising": "authors"},

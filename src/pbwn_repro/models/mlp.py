@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from pbwn_repro.models.checks import one_of, positive
 from pbwn_repro.models.family import Family
 from pbwn_repro.models.initialisation import UNIFORM
+from pbwn_repro.models.normalisation import Normalisation, normalise_units
 
-HIDDEN_SIZES = {"paper": (750, 250, 250), "authors": (1000, 750, 250, 250, 250)}
+HIDDEN_SIZES = {"paper": (750, 250, 250), "authors": (1000, 750, 250, 250, 250), "small": (100, 100)}
 
 
 class MLP(nn.Module):
@@ -17,7 +18,9 @@ class MLP(nn.Module):
 
     `sizes="paper"`, the default, is the caption's 1024-750-250-250-10, 1024 being the pixels; `sizes="authors"` is the
     published code's 1024-1000-750-250-250-250-10. The caption wins because it is what a reader of the figure can check;
-    in every network, what is not asked for follows the paper's text.
+    in every network, what is not asked for follows the paper's text. `sizes="small"` is two hidden layers of 100.
+    `normalisation`, none in figure 2, stands between each hidden linear layer and its ReLU: 'batch', 'layer' or
+    'divisive'.
     """
 
     def __init__(
@@ -26,7 +29,8 @@ class MLP(nn.Module):
         num_classes: int = 10,
         in_channels: int = 1,
         image_size: int = 32,
-        sizes: Literal["paper", "authors"] = "paper",
+        sizes: Literal["paper", "authors", "small"] = "paper",
+        normalisation: Normalisation = "none",
     ) -> None:
         super().__init__()
         positive("mlp", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
@@ -35,7 +39,7 @@ class MLP(nn.Module):
         self.num_pixels = widths[0]
         layers: list[nn.Module] = []
         for below, width in pairwise(widths):
-            layers += [nn.Linear(below, width), nn.ReLU()]
+            layers += [nn.Linear(below, width), *normalise_units(normalisation, width), nn.ReLU()]
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(widths[-1], num_classes)
 

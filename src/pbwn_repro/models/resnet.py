@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pbwn_repro.models.checks import blocks_per_stage, positive
+from pbwn_repro.models.checks import blocks_per_stage, one_of, positive
 from pbwn_repro.models.family import Family
 from pbwn_repro.models.initialisation import HE
+from pbwn_repro.models.normalisation import NORMALISATIONS, Normalisation, normalise_channels
 
 
 class PaddedShortcut(nn.Module):
@@ -24,14 +25,22 @@ class PaddedShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with BN and a shortcut around them; ReLU behind the sum."""
+    """Two 3x3 convolutions with BN, or what stands in its place, and a shortcut around them; ReLU behind the sum."""
 
-    def __init__(self, in_channels: int, out_channels: int, *, stride: int, convolution_bias: bool) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        stride: int,
+        convolution_bias: bool,
+        normalisation: Normalisation = "batch",
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=convolution_bias)
-        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.bn1 = normalise_channels(normalisation, out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=convolution_bias)
-        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.bn2 = normalise_channels(normalisation, out_channels)
         self.shortcut = nn.Identity() if stride == 1 else PaddedShortcut(out_channels - in_channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,6 +52,7 @@ class ResNet(nn.Module):
     """The CIFAR ResNet of depth 6n+2 with 16, 32 and 64 channels and option-A shortcuts (tables 3 and 4).
 
     `convolution_bias` is for the authors' PBWN variants, whose convolutions kept their biases.
+    `normalisation` names what stands where the paper has batch normalisation: 'layer', 'divisive' or 'none'.
     """
 
     def __init__(
@@ -53,18 +63,21 @@ class ResNet(nn.Module):
         in_channels: int = 3,
         image_size: int = 32,
         convolution_bias: bool = False,
+        normalisation: Normalisation = "batch",
     ) -> None:
         super().__init__()
+        one_of(f"resnet-{depth}", "normalisation", normalisation, NORMALISATIONS)
         positive(f"resnet-{depth}", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
         num_blocks = blocks_per_stage("resnet", depth, offset=2)
         self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=convolution_bias)
-        self.bn = nn.BatchNorm2d(16)
+        self.bn = normalise_channels(normalisation, 16)
         blocks: list[nn.Module] = []
         channels = 16
         for out_channels in (16, 32, 64):
             for _ in range(num_blocks):
                 stride = 1 if out_channels == channels else 2
-                blocks.append(BasicBlock(channels, out_channels, stride=stride, convolution_bias=convolution_bias))
+                options: dict[str, Any] = {"convolution_bias": convolution_bias, "normalisation": normalisation}
+                blocks.append(BasicBlock(channels, out_channels, stride=stride, **options))
                 channels = out_channels
         self.blocks = nn.Sequential(*blocks)
         self.classifier = nn.Linear(channels, num_classes)

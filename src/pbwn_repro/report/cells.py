@@ -114,11 +114,12 @@ def best_settings(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -
 
 def _otherwise_observed(artefact: TrainedArtefact, config: RunConfig, planned: RunConfig) -> str | None:
     """Why a run cannot stand beside others though its result is theirs."""
-    name = OBSERVED_BY.get(artefact.metric)
-    if name is None:
-        return None
-    ours, theirs = (getattr(each, name) or "each epoch" for each in (config, planned))
-    return None if ours == theirs else f"another protocol: {name} is {ours}, {artefact.name} needs {theirs}"
+    shown = [artefact.metric, *(column.metric for column in (artefact.table.columns if artefact.table else ()))]
+    for name in dict.fromkeys(OBSERVED_BY[metric] for metric in shown if metric in OBSERVED_BY):
+        ours, theirs = (getattr(each, name) or "each epoch" for each in (config, planned))
+        if ours != theirs:
+            return f"another protocol: {name} is {ours}, {artefact.name} needs {theirs}"
+    return None
 
 
 def by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
@@ -218,6 +219,9 @@ class Cells:
         In a table that is its columns, as far as the scale has them; in a figure the best settings, which may differ
         between rows, then the paper's own: `at_one_setting` only there.
         """
+        if self.artefact.table and self.artefact.table.by_metric:
+            titles = {column.value: column.title.partition(",")[0] for column in self.columns}
+            return tuple(Column(title, value, metric) for value, title in titles.items())
         if self.artefact.table:
             made = {str(value) for axis in self.column_axes for value in axis.values}
             return tuple(column for column in self.columns if column.value in made or not made)

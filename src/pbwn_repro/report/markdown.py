@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from pbwn_repro.catalog import Number
+from pbwn_repro.catalog.relatives import RELATIVES
+from pbwn_repro.report.absolute import FEW
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
     Cell,
@@ -23,7 +25,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.sections import machine
-from pbwn_repro.report.verdicts import FEW, digits
+from pbwn_repro.report.verdicts import digits
 
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
@@ -104,10 +106,15 @@ def best_settings(table: Table) -> list[str]:
 
 def markdown(table: Table) -> str:
     """One line a row: ours, then the paper's in italics."""
-    lines = [["", *(column.title for column in table.columns)], ["---", *("---:" for _ in table.columns)]]
+    told = any(row.about for row in table.rows)
+    lines = [
+        ["", *(["what it does"] if told else []), *(column.title for column in table.columns)],
+        ["---", *(["---"] if told else []), *("---:" for _ in table.columns)],
+    ]
     for row in table.rows:
         cells = [table.cells[row.key, column] for column in table.columns]
-        lines.append([row.title, *(_markdown_cell(cell, median=table.medians) for cell in cells)])
+        about = [row.about] if told else []
+        lines.append([row.title, *about, *(_markdown_cell(cell, median=table.medians) for cell in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
@@ -242,6 +249,16 @@ def summary(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+def methods_compared(report: Report) -> str:
+    """The table of the paper's relatives at the largest scale but smoke that has one; empty without runs."""
+    sections = {each.scale: each for each in report.shown if each.artefact.name == RELATIVES.name and not each.variant}
+    section = sections.get("paper") or sections.get("short")
+    if section is None or section.table is None:
+        return ""
+    words = f"The methods on figure 2's network ({section.setting}): {section.table.unit}."
+    return f"\n{words}\n\n{markdown(section.table)}"
+
+
 def counted(decided: Decided) -> str:
     """How many comparisons came out how."""
     return ", ".join(f"{count} {plural(outcome, count)}" for outcome, count in decided.counts.items())
@@ -267,7 +284,7 @@ def hardware(report: Report) -> str:
 
 def protocol(section: Section) -> str:
     """What a section's protocol is called: that of the demo and of own runs has no scales."""
-    return "Protocol at paper scale" if section.is_of_the_paper else "Protocol"
+    return "Protocol at paper scale" if section.is_reproduced else "Protocol"
 
 
 def _section(section: Section) -> Iterator[str]:

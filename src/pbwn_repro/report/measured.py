@@ -15,11 +15,11 @@ import pandas as pd
 from pbwn_repro.bench.measuring import folder_of
 from pbwn_repro.bench.timing import median_with_interval
 from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Scale
-from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs
+from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs, Within
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
-from pbwn_repro.report.statistics import Interval, compare, deviation, mean
+from pbwn_repro.report.statistics import Interval, compare, deviation, mean, paired
 from pbwn_repro.report.verdicts import digits, one_sided, undecided
 
 Result = Mapping[str, Any]
@@ -72,6 +72,7 @@ def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
     result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
     show: Callable[[MeasuredArtefact, str, Result], _Shown] = {
         "conditioning": _spectra,
+        "gradients": _gradients,
         "landscape": _landscape,
         "time-cost": _time_cost,
     }[artefact.measurement]
@@ -340,7 +341,7 @@ class _Times:
 
     def _paper(self, name: str, column: Column) -> Number | None:
         title = self._title(column.value)
-        if name not in self.paper.rows or column.metric == "own":
+        if (name, title) not in self.paper.numbers or column.metric == "own":
             return None
         return self.paper.numbers[name, title] if column.metric == "hours" else Number(self._over_normal(name, title))
 
@@ -363,10 +364,11 @@ class _Times:
             outcome = "holds" if inside else "does not hold" if outside else outcome
         names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
         printed = criterion.row if criterion.row in self.paper.rows else "pbwn-riem"  # the paper times no other form
-        theirs = digits(self._over_normal(printed, column.title))
+        timed = (printed, column.title) in self.paper.numbers
+        theirs = f" The paper's hours say {digits(self._over_normal(printed, column.title))} %." if timed else ""
         words = (
             f"{names[0]} takes {_more(median(values))} time than {names[1]} on {column.title} ({_span(interval)}; "
-            f"median of {len(values)} rounds). The paper's hours say {theirs} %."
+            f"median of {len(values)} rounds).{theirs}"
         )
         return _verdict(claim, outcome, values, interval, words, names)
 
@@ -408,6 +410,54 @@ def _interval(values: list[float]) -> Interval | None:
     if found["value"] is None or found["low"] is None or found["high"] is None:
         return None
     return Interval(found["value"], found["low"], found["high"])
+
+
+# --- gradients
+
+
+def _gradients(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+    """What was measured by layer, as a table of means over seeds, and the verdicts."""
+    layers = [layer for part in result["networks"].values() for layer in next(iter(part.values()))["gradient_share"]]
+    kinds = {"gradient_share": "share along the weights", "passed_back": "ratio passed back"}
+    names = [(network, name) for network, part in result["networks"].items() for name in part]
+    columns = {
+        (network, name, kind): Column(f"{network}, {method(name).title}, {words}", f"{network} {name}", kind)
+        for kind, words in kinds.items()
+        for network, name in names
+    }
+    rows = tuple(Row(layer, f"layer {layer}", layer) for layer in dict.fromkeys(layers))
+    cells = {}
+    for (network, name, kind), column in columns.items():
+        for row in rows:
+            values = result["networks"][network][name][kind].get(row.key)
+            ours = Summary(tuple(values), mean(values), deviation(values)) if values else None
+            cells[row.key, column] = Cell(ours, None)
+    unit = "share of the squared gradient along the weights, and norm passed back over norm received"
+    table = Table(rows, tuple(columns.values()), cells, unit)
+    verdicts = [verdict for claim in artefact.claims for verdict in _within(claim, result)]
+    return _Shown(table, (), tuple(verdicts))
+
+
+def _within(claim: Claim, result: Result) -> list[Verdict]:
+    """Whether the mean of each layer lies between the bounds."""
+    criterion = claim.criterion
+    assert isinstance(criterion, Within)
+    found = []
+    for network, part in result["networks"].items():
+        for layer, values in part.get(criterion.row, {}).get(criterion.metric, {}).items():
+            interval = paired(values) if len(values) > 1 else None
+            outcome: Outcome = "not enough runs"
+            if interval and criterion.least <= interval.low and interval.high <= criterion.most:
+                outcome = "holds"
+            elif interval and (interval.high < criterion.least or interval.low > criterion.most):
+                outcome = "does not hold"
+            words = f"layer {layer} of {network} with {method(criterion.row).title}: {digits(mean(values))}"
+            bounds = f"between {criterion.least:g} and {criterion.most:g}"
+            span = f"95 % interval {digits(interval.low)} to {digits(interval.high)}" if interval else "one run"
+            sentence = f"In {words} ({span}; {bounds} is claimed)."
+            names = (method(criterion.row).title, "", f"{network}, layer {layer}")
+            found.append(_verdict(claim, outcome, values, interval, sentence, names))
+    return found or [undecided(claim, "Nothing of it was measured.")]
 
 
 def _hours(part: Mapping[str, Any], seconds: float) -> float:

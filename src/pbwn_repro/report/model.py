@@ -22,11 +22,15 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, or a curve: its key, its title, and the name of the method whose colour it has."""
+    """A row of a table, or a curve: its key, its title, and the name of the method whose colour it has.
+
+    `about` says what the method does, where a table tells it.
+    """
 
     key: str
     title: str
     look: str
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,7 @@ def heading(name: str) -> str:
     >>> heading("figure-2a"), heading("step-rules-gpt")
     ('Figure 2a', 'Step rules, GPT')
     """
-    words = name.replace("-gpt", ", GPT").replace("-resnet", ", ResNet").replace("-", " ")
+    words = name.replace("-gpt", ", GPT").replace("-resnet", ", ResNet").replace("-bn", " BN").replace("-", " ")
     return words[:1].upper() + words[1:]
 
 

@@ -25,7 +25,7 @@ import pandas as pd
 from pbwn_repro.catalog import KNOWN, SCALES, MeasuredArtefact
 from pbwn_repro.catalog.artefact import identity
 from pbwn_repro.config import ConfigError, RunConfig, read_config
-from pbwn_repro.metrics import METRICS, Metric
+from pbwn_repro.metrics import LATE_ERROR, METRICS, SUBTASK_ERROR, Metric
 from pbwn_repro.report.statistics import mean
 from pbwn_repro.runs.folder import RunFolder, is_version_1
 from pbwn_repro.tasks import metric_of
@@ -170,7 +170,23 @@ def _metrics(result: Mapping[str, Any], history: History, metric: Metric) -> dic
         "final_training_loss": history.final_loss,
         "mean_training_loss": history.mean_loss,
         "early_jump": history.early_jump,
+        **_by_subtask(history, metric),
+        **_gap(history),
     }
+
+
+def _by_subtask(history: History, metric: Metric) -> dict[str, float]:
+    """The error on the first sub-task, and the mean over the last quarter of them."""
+    if metric is not SUBTASK_ERROR:
+        return {}
+    errors = [line[metric.name] for line in history.evaluations]
+    return {"first_subtask_error": errors[0], LATE_ERROR.name: mean(errors[-max(1, len(errors) // 4) :])}
+
+
+def _gap(history: History) -> dict[str, float]:
+    """By how much the test loss is above the training loss of the last epoch."""
+    loss = history.evaluations[-1].get("test_loss")
+    return {} if loss is None else {"loss_gap": loss - history.final_loss}
 
 
 def _config(folder: RunFolder) -> RunConfig:
@@ -246,7 +262,7 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
 
 
 def _evaluation(line: dict[str, Any], metric: Metric) -> dict[str, Any]:
-    optional = {*metric.beside.values(), "deviation"}.intersection(line)
+    optional = {*metric.beside.values(), "deviation", "test_loss"}.intersection(line)
     numbers = {name: _finite(line[name]) for name in ("epoch", metric.name, *optional)}
     if numbers["epoch"] <= 0:
         raise ValueError("an evaluation comes after a step")

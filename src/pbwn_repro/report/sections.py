@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import EXPERIMENTS, KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
+from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
 from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.errors import UsageError
@@ -22,6 +23,7 @@ from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
+from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
 from pbwn_repro.report.statistics import Values, compare, mean
 from pbwn_repro.report.verdicts import difference_in_words, digits, verdicts
@@ -51,17 +53,23 @@ def collect(root: Path) -> Report:
                 section, damaged = measured_section(artefact, scale, root)
                 found += [section] if section else []
                 left_out |= damaged
-            elif isinstance(artefact, TrainedArtefact):
+            elif isinstance(artefact, TrainedArtefact) and _has_own_runs(artefact, scale, runs):
                 mine, others = labelled(artefact, scale, runs)
-                on_other_copies |= others
+                on_other_copies = {**others, **on_other_copies}
                 matched |= set(mine.path)
                 found += _trained(artefact, scale, mine)
     for run in runs[runs.home != OWN].itertuples():
         if run.path not in matched:
             protocol_differs = f"another protocol: no run of {run.home} at scale {run.scale} has this configuration"
             left_out[run.path] = on_other_copies.get(run.path, protocol_differs)
+    found = with_times(found)
     complete = (replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
     return Report(root, (*complete, *own_runs(runs[runs.home == OWN])), dict(sorted(left_out.items())))
+
+
+def _has_own_runs(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> bool:
+    """Whether a section is worth a look: what stands beside the paper's artefacts borrows some of their runs."""
+    return artefact.name not in EXPERIMENTS or bool(((runs.scale == scale) & (runs.home == artefact.name)).any())
 
 
 def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Section]:
@@ -78,6 +86,8 @@ def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> lis
         variant = {axis.name: labels[axis.name] for axis in variants if labels[axis.name] != axis.values[0]}
         cells = Cells(artefact, scale, groups[values])
         section = _section(cells, groups[values], scale, variant)
+        if artefact.name == RELATIVES.name and section.table:
+            section = replace(section, table=with_ranges(section.table, cells))
         missing = tuple(_missing(artefact, scale, groups[values], labels))
         told = tuple(sentence for each in artefact.compared for sentence in _COMPARED[each](cells))
         sections.append(replace(section, verdicts=verdicts(cells), missing=missing, compared=told))
@@ -126,7 +136,7 @@ def _notes(section: Section) -> tuple[str, ...]:
     """What the section has to say itself, its scale, what is missing, data, versions and machines."""
     found = list(section.notes)
     configs = list(section.runs.config) if len(section.runs) else []
-    if section.is_of_the_paper and isinstance(section.artefact, TrainedArtefact):
+    if section.is_reproduced and isinstance(section.artefact, TrainedArtefact):
         found.append(_SCALES[section.scale])
     if section.scale == "short":
         found += _lengths(configs)
@@ -192,7 +202,7 @@ def _data(section: Section, configs: Sequence[RunConfig]) -> list[str]:
             f"Trained and tested on a lossless copy of {original(name)}: the same images and labels, compared by "
             "content, in another order than the published one, so that a seed draws other batches."
         )
-    if section.is_of_the_paper and any(name.startswith("synthetic") or name == "digits" for name in names):
+    if section.is_reproduced and any(name.startswith("synthetic") or name == "digits" for name in names):
         found.append(f"Data: {', '.join(sorted(names))}, stand-ins for the paper's set.")
     return found + ([f"Data: {'; '.join(origins)}."] if origins else [])
 

@@ -14,8 +14,21 @@ from itertools import combinations
 from math import inf, isclose, nan
 
 from pbwn_repro.catalog import Column, Number
-from pbwn_repro.catalog.claims import Alike, BestSetting, Better, Claim, Grows, Higher, MostlyBest, NotWorse
+from pbwn_repro.catalog.claims import (
+    Alike,
+    BestSetting,
+    Better,
+    BetterThanQuoted,
+    Claim,
+    Grows,
+    Higher,
+    MostlyBest,
+    NotWorse,
+    Trains,
+    Wider,
+)
 from pbwn_repro.metrics import METRICS, Metric
+from pbwn_repro.report.absolute import FEW, against_quoted, trains, wider
 from pbwn_repro.report.cells import Cells
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import (
@@ -35,7 +48,6 @@ from pbwn_repro.report.statistics import (
 
 Comparison = Better | Higher | Alike | NotWorse
 NO_SPREAD = "two runs that agree to the digit say nothing of the spread"
-FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
 _GROWTH = (1, -1, -1, 1)  # (against - row) in the last column, minus the same in the first
 
 
@@ -65,6 +77,12 @@ def _on(claim: Claim, cells: Cells) -> Iterator[Verdict]:
         yield from _tally(claim, criterion, cells)
     elif isinstance(criterion, BestSetting):
         yield from _best_settings(claim, criterion, cells)
+    elif isinstance(criterion, BetterThanQuoted):
+        yield from against_quoted(claim, criterion, cells)
+    elif isinstance(criterion, Trains):
+        yield from trains(claim, criterion, cells)
+    elif isinstance(criterion, Wider):
+        yield from wider(claim, criterion, cells)
 
 
 # --- comparisons of two cells

@@ -47,6 +47,26 @@ SCENARIOS = {
         "schedule": {"kind": "cosine", "warmup_steps": 4, "final": 0.1},
         "log_every": 5,
     },
+    "Adam along great circles": {
+        "model": "resnet-8",
+        "method": "adam-g",
+        "optimizer": {"kind": "sgd", "momentum": 0.9},
+    },
+    "momentum that is carried along, reset when the rate drops": {
+        "model": "resnet-8",
+        "method": "sgd-g",
+        "schedule": {"kind": "steps", "drops": [2], "factor": 0.1},
+        "epochs": 2,
+        "batch_size": 288,
+    },
+    "rows made orthonormal in each pass": {"model": "resnet-8", "method": "own"},
+    "sub-tasks one after the other": {
+        "model": "mlp",
+        "method": "pbwn",
+        "model_options": {"sizes": "small"},
+        "data": {"sequence": "permuted-pixels", "examples": 64, "passes": 2},
+        "optimizer": {"kind": "adamw"},
+    },
     "two processes with sharded weights": {"model": "resnet-8", "method": "pbwn", "processes": 2, "shard": True},
     "two processes": {"model": "resnet-8", "method": "pbwn", "processes": 2, "data": {"augmentation": "authors"}},
 }

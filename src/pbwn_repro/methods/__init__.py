@@ -1,0 +1,117 @@
+"""The compared methods, each an object: what it does to a model, which optimizer it takes, when it projects.
+
+A method of your own is a class derived from `Method`, in any module that can be imported:
+`pbwn train --method mypackage.mymethods:Mine`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pbwn
+from pbwn_repro.errors import UsageError
+from pbwn_repro.importing import imported, is_own
+from pbwn_repro.methods.method import Decay, Method, OptimizerSettings
+from pbwn_repro.methods.path_sgd import PathNormalized
+from pbwn_repro.methods.projections import Projection, ProjectionByProducts, UnitStart
+from pbwn_repro.methods.reparametrizations import OrthogonalWeightNormalization, WeightNormalization
+from pbwn_repro.methods.spheres import SGDG, AdamG, GeooptSGD, GreatCircles
+from pbwn_repro.models.family import listed
+
+__all__ = [
+    "METHODS",
+    "OWN_EXAMPLE",
+    "Decay",
+    "Method",
+    "OptimizerSettings",
+    "Projection",
+    "ProjectionByProducts",
+    "UnitStart",
+    "WeightNormalization",
+    "check_name",
+    "method",
+    "names",
+    "title",
+]
+
+_SPHERE = pbwn.UnitNorm()
+METHODS: Mapping[str, Method] = {
+    "normal": Method("Normal"),
+    "wn": WeightNormalization("WN"),
+    "pbwn-riem": Projection("PBWN-Riem", _SPHERE, gradient="riemannian"),
+    "pbwn": Projection("PBWN", _SPHERE),
+    "pbwn-epoch": Projection("PBWN-Epoch", _SPHERE, every=None),
+    "pbwn-riem-nxn": ProjectionByProducts("PBWN-Riem, n x n", _SPHERE),
+    "pbwn-tangent": Projection("PBWN, tangent", _SPHERE, step="tangent"),
+    "pbwn-angle": Projection("PBWN, angle", _SPHERE, step="angle"),
+    "pbwn-angle-matrix": Projection("Angle per matrix", pbwn.UnitNorm(radius="initial"), step="angle", per="matrix"),
+    "unit-start": UnitStart("Unit start"),
+    "max-norm": Projection("Max-norm", pbwn.MaxNorm(3.0)),
+    "pbwn-outgoing": Projection("PBWN, outgoing", _SPHERE, direction="outgoing"),
+    "pbwn-initial": Projection("PBWN, initial radius", pbwn.UnitNorm("initial")),
+    "decay": Decay("Weight decay"),
+    "own": OrthogonalWeightNormalization("OWN"),
+    "path-sgd": PathNormalized("Path-SGD"),
+    "sgd-g": GreatCircles("SGD-G", SGDG, factor=0.05),
+    "sgd-g-unclipped": GreatCircles("SGD-G, not clipped", SGDG, factor=0.05, clip=None),
+    "adam-g": GreatCircles("Adam-G", AdamG, factor=0.2),
+    "geoopt-rsgd": GeooptSGD("geoopt's RSGD"),
+}
+_INTERVAL = re.compile(r"pbwn-t([1-9]\d*)")
+_LIMIT = re.compile(r"max-norm-(\d+(?:\.\d+)?)")
+OWN_EXAMPLE = "MODULE:CLASS, such as mypackage.mymethods:Mine"
+
+
+def names() -> tuple[str, ...]:
+    """The methods by name; pbwn-t<k> and max-norm-<c> name one too, for any interval k and any limit c."""
+    return tuple(METHODS)
+
+
+def check_name(name: str) -> None:
+    """Raise unless a method can be called so; one of the user's own is not imported."""
+    if not is_own(name):
+        method(name)
+
+
+def title(name: str) -> str:
+    """What tables call a method; one of the user's own, which need not be here any more, by its class."""
+    return name.rpartition(":")[2] if is_own(name) else method(name).title
+
+
+def method(name: str) -> Method:
+    """Look up a method: pbwn-t<k> projects after every k steps, max-norm-<c> keeps norms at most c.
+
+    >>> method("pbwn-t20").title
+    'PBWN-T20'
+    >>> method("max-norm-0.5").constraint
+    MaxNorm(limit=0.5)
+    """
+    if is_own(name):
+        return _own(name)
+    interval = _INTERVAL.fullmatch(name)
+    if interval:
+        return Projection(f"PBWN-T{interval[1]}", _SPHERE, every=int(interval[1]))
+    limit = _LIMIT.fullmatch(name)
+    if limit and float(limit[1]) > 0:
+        return Projection(f"Max-norm {limit[1]}", pbwn.MaxNorm(float(limit[1])))
+    if name not in METHODS:
+        raise UsageError(
+            f"unknown method {name!r}: {listed(name, METHODS)}, pbwn-t<k> such as pbwn-t20, "
+            f"and max-norm-<c> such as max-norm-1.5. For one of your own, write {OWN_EXAMPLE}"
+        )
+    return METHODS[name]
+
+
+def _own(name: str) -> Method:
+    found = imported(name, kind="method", example=OWN_EXAMPLE)
+    if isinstance(found, type) and issubclass(found, Method):
+        try:
+            found = found()
+        except Exception as error:
+            raise UsageError(f"{name}() failed with {type(error).__name__}: {error}") from error
+    if not isinstance(found, Method):
+        raise UsageError(
+            f"{name} is {found!r}: a class derived from pbwn_repro.methods.Method, or an object of one, is needed"
+        )
+    return found

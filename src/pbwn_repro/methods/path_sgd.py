@@ -1,0 +1,96 @@
+"""Path-SGD (Neyshabur et al. 2015): each weight's rate follows from the squared weights of the paths through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pbwn_repro.errors import UsageError
+from pbwn_repro.methods.method import Method, OptimizerSettings
+from pbwn_repro.models.family import Layers
+
+
+def path_norms(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """For each layer, the squared path norms that end below it, and those that start above it.
+
+    Over the squared weights, a forward pass from ones gives the first, s_l = W_l^2 s_(l-1) + b_l^2, and a backward pass
+    from ones the second, t_(l-1) = (W_l^2)^T t_l. A bias is the weight of an edge from a node of its own.
+
+    >>> below, above = path_norms([torch.tensor([[2.0]]), torch.tensor([[3.0]])], [torch.zeros(1), torch.zeros(1)])
+    >>> [float(each) for each in (*below, *above)]
+    [1.0, 4.0, 9.0, 1.0]
+    """
+    squares = [weight.square() for weight in weights]
+    below = [torch.ones_like(weights[0][0])]
+    for square, bias in zip(squares[:-1], biases[:-1], strict=True):
+        below.append(square @ below[-1] + bias.square())
+    above = [torch.ones_like(biases[-1])]
+    for square in reversed(squares[1:]):
+        above.append(square.T @ above[-1])
+    return below, above[::-1]
+
+
+class PathSGD(Optimizer):
+    """w <- w - lr g / k, with k the sum over the paths through w of the product of all their other squared weights.
+
+    k of the weight from unit i to unit j is s_i t_j, that of a bias t_j. Scaling what goes into a unit by c, and what
+    leaves it by 1 / c, scales the steps alike: the same functions are learnt from both starts.
+
+    Args:
+        params: weight and bias of each linear layer in turn, from the first layer to the last; ReLU stands between.
+    """
+
+    def __init__(self, params: Iterable[Tensor], *, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take a step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights, biases = group["params"][::2], group["params"][1::2]
+            for weight, bias, s, t in zip(weights, biases, *path_norms(weights, biases), strict=True):
+                smallest = torch.finfo(t.dtype).tiny  # a unit that no path leaves has no gradient either
+                if weight.grad is not None:
+                    per_path = weight.grad / s.clamp_min(smallest) / t.clamp_min(smallest).unsqueeze(1)
+                    weight.sub_(per_path, alpha=group["lr"])
+                if bias.grad is not None:
+                    bias.sub_(bias.grad / t.clamp_min(smallest), alpha=group["lr"])
+        return loss
+
+
+class PathNormalized(Method):
+    """Path-SGD, for a network of linear layers with ReLU between them and nothing else."""
+
+    about = "steps divided by the squared weights of the paths through each weight"
+
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
+        """The optimizer of the chain of linear layers."""
+        if getattr(settings, "momentum", None) != 0 or settings.weight_decay:
+            raise UsageError(
+                f"path-sgd is plain SGD with rates of its own; found {settings!r}: give --set optimizer.kind=sgd "
+                "--set optimizer.momentum=0 --weight-decay 0"
+            )
+        return PathSGD(chain(model), lr=settings.lr)
+
+
+def chain(model: nn.Module) -> list[nn.Parameter]:
+    """Weight and bias of each linear layer, in order; refuses a model that has other parameters, or no such chain."""
+    linear: list[Any] = [module for module in model.modules() if type(module) is nn.Linear]
+    found = [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
+    fits = all(below.out_features == above.in_features for below, above in pairwise(linear))
+    known = {id(parameter) for parameter in found}
+    if not linear or not fits or any(id(parameter) not in known for parameter in model.parameters()):
+        raise UsageError(
+            f"path-sgd is for linear layers with bias and ReLU between them, such as mlp; {type(model).__name__} has "
+            "other parameters: choose another method"
+        )
+    return found

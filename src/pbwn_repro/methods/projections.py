@@ -1,0 +1,158 @@
+"""PBWN and its variants: weights are put back onto a set after steps, or once at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+import pbwn
+from pbwn_repro.methods.method import Method, OptimizerSettings
+from pbwn_repro.models.family import Layers
+
+
+class UnitStart(Method):
+    """Rows are scaled to norm 1 once, before the first step, and are free from then on."""
+
+    about = "unit rows at the start, then free"
+
+    def prepare(self, model: nn.Module, layers: Layers) -> None:
+        """Project once."""
+        pbwn.project_(model, **layers)
+
+
+class Projection(Method):
+    """Weights are projected onto a set after steps, as `pbwn.attach` does.
+
+    Args:
+        every: the interval in steps; None where projections come after each epoch.
+        gradient: the gradient that the optimizer sees.
+        step: what becomes of the optimizer's update.
+        per: whether each neuron has a norm of its own, or each whole matrix.
+        direction: whether a neuron's incoming or its outgoing weights are constrained.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        constraint: pbwn.UnitNorm | pbwn.MaxNorm,
+        *,
+        every: int | None = 1,
+        gradient: Literal["ordinary", "riemannian"] = "ordinary",
+        step: Literal["plain", "tangent", "angle"] = "plain",
+        per: Literal["neuron", "matrix"] = "neuron",
+        direction: Literal["incoming", "outgoing"] = "incoming",
+    ) -> None:
+        """Take the settings of `pbwn.attach`."""
+        super().__init__(title)
+        self.constraint, self.every, self._gradient, self._step = constraint, every, gradient, step
+        self._per, self._direction = per, direction
+        self.projects_after_each_epoch = every is None
+
+    @property
+    def about(self) -> str:  # type: ignore[override]
+        """What it does, in a few words."""
+        rows = "matrices" if self._per == "matrix" else "columns" if self._direction == "outgoing" else "rows"
+        moment = {None: "each epoch", 1: "each step"}.get(self.every, f"every {self.every} steps")
+        if isinstance(self.constraint, pbwn.MaxNorm):
+            return f"{rows} of norm {self.constraint.limit:g} at most, projected after {moment}"
+        norm = "of their initial norm" if self.constraint == pbwn.UnitNorm("initial") else "of norm 1"
+        gradient = ", with the tangent gradient" if self._gradient == "riemannian" else ""
+        step = {"plain": "", "tangent": ", after the tangent part of a step", "angle": ", after steps by angle"}
+        return f"{rows} {norm}, projected after {moment}{gradient}{step[self._step]}"
+
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
+        """The usual one; with steps by angle, without a decay of the constrained weights, as pbwn advises."""
+        optimizer = settings.make(model)
+        if self._step == "angle":
+            weights = pbwn.select(model, per=self._per, **layers).constrained
+            _spare_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
+        return optimizer
+
+    def attach(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layers: Layers,
+        *,
+        initial: bool = True,
+        state: Mapping[str, Any] | None = None,
+    ) -> pbwn.NormProjection | None:
+        """Attach the projection. As in the authors' code, with an interval the weights start as they are."""
+        assert self.constraint is not None
+        return pbwn.attach(
+            model,
+            optimizer,
+            every=self.every,
+            gradient=self._gradient,
+            step=self._step,
+            per=self._per,
+            direction=self._direction,
+            constraint=self.constraint,
+            initial=initial and self.every == 1,
+            state=state,
+            **layers,
+        )
+
+    def after_epoch(self, projection: pbwn.NormProjection | None) -> None:
+        """Project, if that is when."""
+        if self.projects_after_each_epoch and projection is not None:
+            projection.project()
+
+
+def _spare_decay(optimizer: Optimizer, weights: Iterable[nn.Parameter]) -> None:
+    """Move weights into groups of their own that have no weight decay and are alike in everything else."""
+    spared = {id(weight) for weight in weights}
+    for group in list(optimizer.param_groups):
+        ours = [weight for weight in group["params"] if id(weight) in spared]
+        if ours and group["weight_decay"]:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in spared]
+            optimizer.add_param_group({**group, "params": ours, "weight_decay": 0.0})
+            if not group["params"]:
+                optimizer.param_groups.remove(group)
+
+
+class ProjectionByProducts(Projection):
+    """PBWN-Riem with the gradient formed as in the authors' code: a product of n x n elements for n neurons."""
+
+    about = "as PBWN-Riem, by the n x n product of the authors' code"
+
+    def attach(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layers: Layers,
+        *,
+        initial: bool = True,
+        state: Mapping[str, Any] | None = None,
+    ) -> pbwn.NormProjection | None:
+        """Attach the projection, and form the gradient before each step."""
+        projection = super().attach(model, optimizer, layers, initial=initial, state=state)
+        assert projection is not None
+        weights = projection.selection.constrained
+        optimizer.register_step_pre_hook(lambda *_: _make_tangent_by_products(weights))
+        return projection
+
+
+@torch.no_grad()
+def _make_tangent_by_products(weights: Iterable[Any]) -> None:
+    """Equation (7) as the authors' code computes it: two products of about 2 n^2 p FLOPs each for n rows of p elements.
+
+    The first has all n x n inner products of rows and gradients, of which the diagonal is kept; the second multiplies
+    the weight by that diagonal as a full matrix. Dividing by the squared norms, which are 1 on the sphere, makes it the
+    same gradient as `gradient="riemannian"` before the first projection too.
+    """
+    for weight in weights:
+        tensor = getattr(weight.module, weight.attribute)
+        if tensor.grad is None:
+            continue
+        rows = weight.axes.rows(tensor)
+        in_memory = (0, *sorted(range(1, rows.ndim), key=rows.stride, reverse=True))  # channels_last is not copied
+        gradients = weight.axes.rows(tensor.grad).permute(in_memory)
+        rows = rows.permute(in_memory).flatten(1)
+        inner = (rows @ gradients.flatten(1).T) * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
+        normal = (inner @ rows) / rows.square().sum(dim=1, keepdim=True)
+        gradients -= normal.view(gradients.shape)
