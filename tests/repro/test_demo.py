@@ -2,7 +2,8 @@
 
 import pytest
 
-from pbwn_repro.commands.demo import compare
+from pbwn_repro.catalog.demo import NETWORKS
+from pbwn_repro.commands.demo import compare, what_it_says
 
 
 @pytest.fixture(scope="module")
@@ -16,21 +17,63 @@ def results(out):
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.glob("demo/smoke/*/result.json")}
 
 
-def test_it_ends_with_the_table_and_the_path_of_the_report(out, capsys):
+def test_it_ends_with_tables_a_reading_and_the_path_of_the_report(out, capsys):
     compare(out, "smoke", quiet=True)
     printed = capsys.readouterr().out
-    for method in ("Normal", "WN", "PBWN-Riem", "PBWN", "PBWN-Epoch"):
-        [row] = [line for line in printed.splitlines() if line.startswith(f"│ {method} ")]
-        assert row.count("(1)") == 2  # runs of the loss and of the error
+    for network in NETWORKS.values():
+        assert f"{network}: test error (%) by learning rate" in printed
+    for method in ("Normal", "PBWN", "Unit norm at the start only"):
+        assert len([line for line in printed.splitlines() if line.startswith(f"│ {method} ")]) == len(NETWORKS)
+    assert "One of the 360 test images is 0.28 points" in " ".join(printed.split())
     assert printed.splitlines()[-1] == f"Report: {out / 'report.html'}"
     page = (out / "report.html").read_text()
-    assert "handwritten digits" in page
+    assert "Figure 2a in miniature" in page
+    assert "One of the 360 test images is 0.28 points" in page
     assert "<summary>Protocol" in page  # its own, not the paper's
+
+
+ERRORS = {"normal": 10.0, "pbwn": 8.0, "unit-start": 10.2}
+
+
+@pytest.mark.parametrize(
+    ("best", "words"),
+    [
+        (ERRORS, "PBWN is 2.0 points better than Normal, the control -0.2: the constraint does more than the start"),
+        ({**ERRORS, "unit-start": 8.3}, "and so is the control: here the start explains the gain, not the constraint"),
+        ({**ERRORS, "pbwn": 9.7}, "Normal and PBWN differ by no more than noise"),
+        ({**ERRORS, "pbwn": 13.0}, "PBWN is 3.0 points worse than Normal"),
+    ],
+)
+def test_it_says_what_is_true(best, words):
+    errors = {
+        (method, network, rate): error * factor
+        for method, error in best.items()
+        for network in NETWORKS
+        for rate, factor in ((0.3, 1.0), (0.1, 1.5))
+    }
+    first, second, last = what_it_says(errors)
+    assert words in first
+    assert words in second
+    assert "of 2 learning rates" in first
+    assert "noise" in last
+
+
+def test_a_rate_that_diverges_is_a_result(out, capsys):
+    compare(out, "smoke", quiet=True)
+    path, *_ = out.glob("demo/smoke/mlp-normal-*/result.json")
+    content = path.read_text()
+    path.unlink()
+    (path.parent / "diverged.json").write_text('{"message": "the loss is nan"}')
+    capsys.readouterr()
+    compare(out, "smoke", quiet=True)
+    (path.parent / "diverged.json").unlink()
+    path.write_text(content)
+    assert "diverged" in capsys.readouterr().out
 
 
 def test_called_again_it_makes_nothing_anew(out):
     before, page = results(out), (out / "report.html").stat().st_mtime_ns
-    assert len(before) == 5
+    assert len(before) == 12
     compare(out, "smoke", quiet=True)
     assert results(out) == before
     assert (out / "report.html").stat().st_mtime_ns == page
@@ -49,7 +92,7 @@ def test_what_is_missing_is_made_and_the_report_drawn_anew(out):
 
 def test_a_damaged_run_is_named_and_left_out(out, capsys):
     compare(out, "smoke", quiet=True)
-    [path] = out.glob("demo/smoke/resnet-20-normal-*/result.json")
+    path, *_ = out.glob("demo/smoke/mlp-normal-*/result.json")
     content = path.read_text()
     path.write_text(content[:-20])
     capsys.readouterr()

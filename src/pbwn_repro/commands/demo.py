@@ -71,10 +71,12 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     errors = errors_of(shown[0])
     reading = list(what_it_says(errors))
     screen = Console()
-    for table in _tables(errors):
+    for title, table in _tables(errors):
+        screen.print(f"\n{title}: test error (%) by learning rate", highlight=False)
         screen.print(table)
     for sentence in reading:
-        screen.print(sentence, highlight=False)
+        screen.print(f"\n{sentence}", highlight=False)
+    screen.print()
     page = out / "report.html"
     remarks = out / artefact.name / scale / "remarks.md"
     written = "\n\n".join(reading) + "\n"
@@ -130,12 +132,12 @@ def _by_rate(errors: Errors, method: str, network: str) -> dict[float, float]:
     return {rate: error for (one, other, rate), error in errors.items() if (one, other) == (method, network)}
 
 
-def _tables(errors: Errors) -> Iterator[Table]:
+def _tables(errors: Errors) -> Iterator[tuple[str, Table]]:
     from pbwn_repro.catalog.demo import DEMO, METHODS, NETWORKS
 
     assert DEMO.table is not None
     for network, title in NETWORKS.items():
-        table = Table(title=f"{title}: test error (%) by learning rate", title_justify="left")
+        table = Table()
         table.add_column("method")
         rates = sorted(_by_rate(errors, METHODS[0], network))
         for rate in rates:
@@ -144,4 +146,4 @@ def _tables(errors: Errors) -> Iterator[Table]:
             found = _by_rate(errors, method, network)
             cells = ("diverged" if found[rate] == float("inf") else f"{found[rate]:.1f}" for rate in rates)
             table.add_row(DEMO.table.rows[method], *cells)
-        yield table
+        yield title, table
