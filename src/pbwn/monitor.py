@@ -288,7 +288,8 @@ def _row_norms(tensor: Tensor, axes: Axes) -> Tensor:
     """The norms of the rows of a float64 tensor. Squares are in range: rows that are not are no matter for a plot."""
     if dtensor.is_sharded(tensor):
         return dtensor.row_norms(tensor, axes)
-    return torch.linalg.vector_norm(axes.rows(tensor), dim=axes.fan_in_dims(tensor))
+    norms: Tensor = torch.linalg.vector_norm(axes.rows(tensor), dim=axes.fan_in_dims(tensor))
+    return norms
 
 
 def _gradient_of(weight: Tensor) -> Tensor | None:
