@@ -135,25 +135,28 @@ def _monitor() -> plt.Figure:
 
 
 def _statistics() -> plt.Figure:
-    """The loss in evaluation mode of a residual network that is projected every 20 steps, by hand."""
+    """The loss in evaluation mode of a residual network, before and after each of its projections by hand."""
     figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
     for follow, colour in ((None, ORANGE), ("auto", BLUE)):
         torch.manual_seed(0)
         model, (x, y) = build("resnet-8", num_classes=4), _task(1024)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
         projection = pbwn.attach(model, optimizer, every=None, initial=False, follow=follow)
-        losses = []
-        for step in range(100):
+
+        def loss(model: torch.nn.Module = model, x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(model.eval()(x[:128]), y[:128])
+
+        monitor = projection.monitor(loss=loss)
+        for step in range(80):
             part = slice(32 * step % 1024, 32 * step % 1024 + 32)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x[part]), y[part]).backward()
             optimizer.step()
-            if step % 20 == 19:
+            if step % 10 == 9:
                 projection.project()
-            with torch.no_grad():
-                losses.append(float(torch.nn.functional.cross_entropy(model.eval()(x[:128]), y[:128])))
-            model.train()
-        axes.plot(losses, color=colour, label="statistics follow" if follow else "follow=None")
-    axes.set(xlabel="step", ylabel="loss in evaluation mode", yscale="log")
+        steps = [each["step"] for each in monitor.losses]
+        rise = [each["after"] / each["before"] for each in monitor.losses]
+        axes.plot(steps, rise, "o-", color=colour, label="statistics follow" if follow else "follow=None")
+    axes.set(xlabel="step", ylabel="loss after / before a projection")
     axes.legend()
     return figure

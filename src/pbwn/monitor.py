@@ -114,6 +114,7 @@ class Monitor:
                 axes.plot(*zip(*lines, strict=True), label=name, linewidth=1)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("step")
+        grid[1][2].set_ylim(bottom=0)  # on the sphere it is constant but for rounding, which is not to be magnified
         if self.losses:
             steps = [each["step"] for each in self.losses]
             for when, style in (("before", "o-"), ("after", "x-")):

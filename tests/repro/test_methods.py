@@ -326,3 +326,20 @@ def test_where_batch_normalisation_follows_every_convolution_wn_is_normal():
         return seen
 
     assert losses("wn") == pytest.approx(losses("normal"), abs=1e-9)
+
+
+def test_pbwn_epoch_evaluated_before_or_after_its_projection_gives_the_same_error():
+    torch.manual_seed(3)
+    model, epoch = models.build("resnet-8", image_size=8), method("pbwn-epoch")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    projection = epoch.attach(model, optimizer, {"output_layer": "classifier"}, initial=False)
+    x, y = torch.randn(64, 3, 8, 8), torch.randint(0, 10, (64,))
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    before = model.eval()(x).detach()
+    epoch.after_epoch(projection)
+    after = model(x).detach()
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+    assert torch.equal(after.argmax(1), before.argmax(1))
