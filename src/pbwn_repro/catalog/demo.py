@@ -10,7 +10,7 @@ from pbwn_repro.catalog.cifar import ERROR
 
 RATES = (1.0, 0.3, 0.1, 0.03)
 METHODS = ("normal", "pbwn", "unit-start")
-NETWORKS = {"none": "Without normalisation layers", "batch": "With batch normalisation"}
+NETWORKS = {"none": "Without normalisation", "batch": "With batch normalisation"}
 
 
 def _axes(scale: Scale) -> tuple[Axis, ...]:
@@ -49,5 +49,6 @@ DEMO = TrainedArtefact(
     ),
     axes=_axes,
     wishes=_wishes,
+    curves="search",
     seeds={"smoke": 1, "short": 2, "paper": 5},
 )

@@ -27,14 +27,15 @@ def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
     found: list[Plot] = []
     judged = metric_of(cells.runs.config.iloc[0])
     places = dict.fromkeys(column.value for column in cells.columns)
+    in_one_frame = "carries-over" in cells.artefact.compared  # whether columns are compared with each other
     for value in places:
         column, *others = [each for each in cells.columns if each.value == value]
         place = "" if len(places) == 1 else value if others else column.title
         rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
         found += _over_time(prefix, place, rows, cells, judged)
-        if cells.artefact.curves != "search" or not cells.column_axes:
+        if not in_one_frame:
             found += _search(cells, prefix, place, value)
-    if cells.artefact.curves == "search" and cells.column_axes:
+    if in_one_frame:
         found += _search_of_all_columns(cells, prefix)
     at_the_papers = cells.at_the_papers_setting
     rows = [(row, at_the_papers[row.key]) for row in cells.curve_rows if row.key in at_the_papers]
