@@ -22,8 +22,12 @@ from pbwn_repro.runs.environment import processor
 STORED = Path(__file__).with_name("golden_losses.json")
 # What other papers propose, on figure 2's network and a residual one.
 RELATIVES = ("pbwn-outgoing", "pbwn-initial", "decay", "own", "sgd-g", "sgd-g-unclipped", "adam-g")
+# Updates of deep networks on four images amplify rounding: these on the networks that do not.
+STEP_RULES = ("pbwn-tangent", "pbwn-angle", "pbwn-angle-matrix")
+STEADY = ("mlp", "resnet-8", "wrn-10-1", "char-gpt")
 ELSEWHERE = ("path-sgd", "geoopt-rsgd")  # the one with settings of its own, the other in a library of others
-METHODS = (*(name for name in methods.names() if name not in (*RELATIVES, *ELSEWHERE)), "pbwn-t2", "max-norm-0.5")
+OF_SOME = (*RELATIVES, *STEP_RULES, *ELSEWHERE)
+METHODS = (*(name for name in methods.names() if name not in OF_SOME), "pbwn-t2", "max-norm-0.5")
 FEW = ("normal", "wn", "pbwn", "pbwn-epoch")
 SGD = {"kind": "sgd", "lr": 0.005, "momentum": 0.9, "weight_decay": 5e-4}
 TINY = {"source": "synthetic:tiny10", "batch_size": 4}
@@ -81,6 +85,7 @@ OTHERS = {
 }
 CASES = {
     **{f"{model} {method}": (model, method, found) for model, found in SETTINGS.items() for method in METHODS},
+    **{f"{model} {method}": (model, method, SETTINGS[model]) for model in STEADY for method in STEP_RULES},
     **{
         f"{words} {method}": (words.partition(",")[0], method, found)
         for words, (names, found) in OTHERS.items()

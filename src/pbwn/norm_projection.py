@@ -602,7 +602,7 @@ class NormProjection:
             driver.watched = None  # of a step that was skipped
             if self._monitor.is_due(driver.steps + 1):
                 self._fsdp.reshard()
-                before = driver.before or self._batch(driver).snapshot()
+                before = [tensor.detach().clone() for tensor in self._stored(driver.weights).values()]
                 driver.watched = Watched(driver.steps + 1, driver.weights, before)
 
     def _on_gradient(self, driver: _Driver) -> None:

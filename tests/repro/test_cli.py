@@ -19,7 +19,7 @@ from pbwn_repro.data import DataError, UnknownSetError
 from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.errors import UsageError
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+REPRODUCE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
 
 
 def pbwn_command(*words, columns="100"):
@@ -45,9 +45,9 @@ def test_every_command_and_every_option_says_what_it_does(command):
         assert re.search(r"[a-z]{2,}.*[.)\]]", line.partition("--")[2]), f"{command}: {line}"
 
 
-def test_the_exit_codes_are_the_same_in_help_readme_and_code():
+def test_the_exit_codes_are_the_same_in_help_docs_and_code():
     codes = [exit_codes.DONE, exit_codes.FAILED, exit_codes.USAGE, exit_codes.NON_FINITE, exit_codes.INTERRUPTED]
-    for text in (EPILOG, README, exit_codes.__doc__):
+    for text in (EPILOG, REPRODUCE, exit_codes.__doc__):
         assert all(re.search(rf"\b{code}\b", text.partition("xit code")[2]) for code in codes)
     assert "Exit codes: 0 done" in pbwn_command("--help").output
 

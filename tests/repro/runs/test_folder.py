@@ -30,7 +30,7 @@ def configured(**fields):
 def resume(config, path):
     """Start or resume in this process; what was said."""
     listener = Listener()
-    execute(config, load("digits"), RunFolder(path), Processes(), listener)
+    execute(config, load("digits"), RunFolder(path), Processes(), listener, monitor=3)
     return listener.said
 
 
