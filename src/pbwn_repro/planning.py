@@ -132,13 +132,13 @@ def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
 
 
 def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
-    """Runs of each network, and products with the Hessian at each moment: about 100, of four training steps each."""
+    """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
     flops, count = 0.0, options["seeds"] * len(options["methods"])
     for name, wishes in options["networks"].items():
         fields, _ = complete({**wishes, "model": name, "method": "normal"})
         config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
         work = speeds.effort(config)
-        products = 400 * len(options["moments"]) * options["examples"][name] / config.batch_size
+        products = 300 * len(options["moments"]) * options["examples"][name] / config.batch_size
         flops += count * work.step_flops * (work.steps + products)
     return flops
 

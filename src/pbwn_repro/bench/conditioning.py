@@ -133,7 +133,8 @@ class _DirectionAndScale(nn.Module):
 
     def forward(self, scales: Tensor, directions: Tensor) -> Tensor:
         fan_in = [dimension for dimension, size in enumerate(scales.shape) if size == 1]
-        return directions * (scales / directions.norm(dim=fan_in, keepdim=True))
+        norms: Tensor = torch.linalg.vector_norm(directions, dim=fan_in, keepdim=True)
+        return directions * (scales / norms)
 
 
 @contextmanager
