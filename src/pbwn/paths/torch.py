@@ -116,7 +116,7 @@ class TorchPath(FunctionalPath):
         self._radii = torch.cat(radii).to(self._dtype)
         self._is_free = self._radii == 0
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
-        self._first_radii = self._radii.clone()
+        self._first_radii: Tensor | None = None  # before any factor, where they are scheduled
         self._norms = torch.empty_like(self._radii)
         self._before: Sequence[Tensor] | None = None
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
@@ -128,6 +128,8 @@ class TorchPath(FunctionalPath):
     def scale_radii_(self, factors: Sequence[float]) -> None:
         """Multiply the radii that each weight came with by a factor."""
         super().scale_radii_(factors)
+        if self._first_radii is None:
+            self._first_radii = self._radii.clone()
         if len(set(factors)) == 1:  # nearly always: one function for all weights
             torch.mul(self._first_radii, factors[0], out=self._radii)
             return
