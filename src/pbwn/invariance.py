@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from html import escape
 from typing import Any, Literal, TypeAlias
 
@@ -33,6 +33,7 @@ _FACTORS = (2.0, 4.0, 8.0, 16.0)
 # What counts as no change, as a share of what a random change of the weight does: covers the epsilon of 1e-5 of a
 # normalisation whose input has a variance from about 0.002 up.
 _TOLERANCE = 0.01
+_LARGEST_EFFECT = 2.0  # relative to the output: a larger one does not widen the tolerance
 _SEED = 0
 
 
@@ -283,20 +284,26 @@ class _Passes:
 def _scale_of(candidate: _Candidate, after: Sequence[NamedParameter], base: list[Tensor], run: _Passes) -> Scale:
     """Rescale a weight in one way after the other until the output stays as it is."""
     weight, axes = candidate.parameter, candidate.axes
-    with _changed([weight], partial(_disturb_, weight, axes)):
-        control = _changes(run(), base)
     floors = [_floor(one, weight.dtype) for one in base]
-    if all(effect <= floor for effect, floor in zip(control, floors, strict=True)):
-        return "no effect"
-    tolerances = [max(_TOLERANCE * effect, floor) for effect, floor in zip(control, floors, strict=True)]
+
+    @cache
+    def effects() -> list[float]:
+        """What a random change of the weight does; a pass that a large change of the output makes needless."""
+        with _changed([weight], partial(_disturb_, weight, axes)):
+            return _changes(run(), base)
 
     def stays(changes: Sequence[Change]) -> bool:
         with _changed([tensor for tensor, _, _ in changes], partial(_rescale_, changes)):
-            return all(change <= most for change, most in zip(_changes(run(), base), tolerances, strict=True))
+            found = _changes(run(), base)
+        if any(change > max(_TOLERANCE * _LARGEST_EFFECT, floor) for change, floor in zip(found, floors, strict=True)):
+            return False
+        tolerances = [_TOLERANCE * min(effect, _LARGEST_EFFECT) for effect in effects()]
+        return all(change <= max(pair) for change, *pair in zip(found, tolerances, floors, strict=True))
 
     factors = _factors(axes.neuron_shape(tuple(weight.shape)), weight)
     if stays([(weight, axes, factors)]):
-        return "each neuron free"
+        has_effect = any(effect > floor for effect, floor in zip(effects(), floors, strict=True))
+        return "each neuron free" if has_effect else "no effect"
     if factors.numel() > 1 and stays([(weight, axes, torch.full_like(factors, _FACTORS[1]))]):
         return "layer as a whole"
     moved = _moved_on(candidate, after, factors)

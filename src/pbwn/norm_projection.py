@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from html import escape
 from numbers import Integral
@@ -14,21 +14,22 @@ from typing import Any, Literal
 from weakref import WeakMethod, WeakSet, ref
 
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from pbwn import state as states
 from pbwn.axes import Axes
 from pbwn.batch_statistics import BatchStatistics
 from pbwn.certificate import Certificate, certify
 from pbwn.constraint import Constraint, MaxNorm, UnitNorm
+from pbwn.driver import Driver, moved_by, nothing
 from pbwn.functional import wide_dtype
-from pbwn.masters import find_masters, has_second_iterate, look_up
+from pbwn.masters import has_second_iterate
 from pbwn.monitor import Monitor, Watched
 from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
 from pbwn.paths.batch import Backend, Batch
-from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, scheduled_radii, schedules
+from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, schedules
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
 from pbwn.selection.names import named_parameters
 from pbwn.selection.table import plural
@@ -248,7 +249,7 @@ class NormProjection:
         self._monitor: Monitor | None = None
         self._statistics = BatchStatistics(model, selection.constrained) if follow else None
         self._fsdp = dtensor.FsdpModules(model)
-        self._drivers = [_Driver(_moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
+        self._drivers = [Driver(moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
 
     @property
     def model(self) -> nn.Module:
@@ -439,7 +440,7 @@ class NormProjection:
         if len(optimizers) != len(self._drivers):
             raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
-            held = _moved_by(one, driver.weights)
+            held = moved_by(one, driver.weights)
             for weight in driver.weights:
                 if weight not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
@@ -466,7 +467,7 @@ class NormProjection:
             hooks = driver.hooks()
             if hooks is not None:
                 hooks.remove()
-            driver.hooks = _nothing
+            driver.hooks = nothing
         if self._statistics is not None:
             self._statistics.ignore()
         with _attaching:
@@ -486,7 +487,7 @@ class NormProjection:
         return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        gone: dict[str, Any] = {"hooks": _nothing, "owner": _nothing, "batch": None, "before": None, "watched": None}
+        gone: dict[str, Any] = {"hooks": nothing, "owner": nothing, "batch": None, "before": None, "watched": None}
         return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
 
     def _settings(self) -> str:
@@ -507,7 +508,7 @@ class NormProjection:
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.owner = ref(optimizer)
             if self._step == "angle":
-                _warn_of_decay(optimizer, driver.weights)
+                driver.warn_of_decay()
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
                 driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
             if state is None and optimizer.state:
@@ -574,14 +575,10 @@ class NormProjection:
 
     def _current_radii(self) -> dict[str, float | Tensor]:
         """The radii at the last projection, by the weight's name."""
-        factors = {name: factor for driver in self._drivers for name, factor in self._factors(driver).items()}
+        factors = {
+            name: factor for driver in self._drivers for name, factor in driver.radius_factors(self._schedules).items()
+        }
         return {name: radii * factors.get(name, 1.0) for name, radii in self._radii.items()}
-
-    def _factors(self, driver: _Driver) -> dict[str, float]:
-        """What the radii of scheduled weights were multiplied by at the last projection."""
-        names = {weight.name for weight in driver.weights}
-        own = {name: schedule for name, schedule in self._schedules.items() if name in names}
-        return scheduled_radii(own, driver.radius_step)
 
     def _whole(self, radii: Mapping[str, float | Tensor]) -> dict[str, Tensor]:
         """The radii that neurons have of their own, of whole weights, by the weight's name."""
@@ -591,10 +588,10 @@ class NormProjection:
             if isinstance(own := radii.get(weight.name), Tensor)
         }
 
-    def _before_step(self, driver: _Driver) -> None:
+    def _before_step(self, driver: Driver) -> None:
         if not driver.has_begun:
-            driver.has_begun = True
             self._refuse_replaced(driver)
+            driver.has_begun = True
         if self._step != "plain":
             self._fsdp.reshard()
             driver.before = self._batch(driver).snapshot()
@@ -605,14 +602,14 @@ class NormProjection:
                 before = [tensor.detach().clone() for tensor in self._stored(driver.weights).values()]
                 driver.watched = Watched(driver.steps + 1, driver.weights, before)
 
-    def _on_gradient(self, driver: _Driver) -> None:
+    def _on_gradient(self, driver: Driver) -> None:
         self._fsdp.reshard()
         if driver.watched is not None:
             driver.watched.see_gradients()
         if self._gradient == "riemannian":
             self._batch(driver).tangent_()
 
-    def _after_step(self, driver: _Driver) -> None:
+    def _after_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
         if not driver.has_found_masters:
             driver.find_masters()
@@ -630,20 +627,20 @@ class NormProjection:
             with self._following(every=self._every):
                 self._batch_at(driver, driver.steps).project_()
         if driver.projected:
-            _forget_curvature(driver.optimizer)
+            driver.forget_curvature()
         if watched is not None and self._monitor is not None:
             watched.see_results(list(self._stored(driver.weights).values()))
             rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
             self._monitor.add(watched, rates=rates, projected=driver.projected, losses=(loss, after))
 
-    def _see_updates(self, driver: _Driver, watched: Watched) -> Tensor | None:
+    def _see_updates(self, driver: Driver, watched: Watched) -> Tensor | None:
         """Measure the optimizer's update, and the loss before a projection where it is asked for."""
         watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._current_radii())
         loss = self._monitor.loss_of(self._model) if self._monitor is not None and driver.projected else None
         self._fsdp.reshard()
         return loss
 
-    def _refuse_replaced(self, driver: _Driver) -> None:
+    def _refuse_replaced(self, driver: Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
         weights = [weight for weight in driver.weights if keeps_initial_norms(self._constraint, weight)]
         if weights:
@@ -654,22 +651,21 @@ class NormProjection:
             assert isinstance(radii, Tensor)
             deviation = self._constraint.deviations(norms, radii.to(norms.device))
             if norms.numel() and float(deviation.nan_to_num_(0).max()) > _REPLACED:
-                driver.has_begun = False
                 raise RuntimeError(
                     f"weight {weight.name!r} was changed after attach, which measured the initial norms of its rows: "
                     "the first projection would scale it back. Load weights first, then attach; or call detach() and "
                     "attach anew"
                 )
 
-    def _batch_at(self, driver: _Driver, step: int) -> Batch:
+    def _batch_at(self, driver: Driver, step: int) -> Batch:
         """The weights of an optimizer, with the radii that they are to have after so many steps."""
         driver.radius_step = step
         batch = self._batch(driver)
         if self._schedules:
-            batch.scale_radii(self._factors(driver))
+            batch.scale_radii(driver.radius_factors(self._schedules))
         return batch
 
-    def _batch(self, driver: _Driver) -> Batch:
+    def _batch(self, driver: Driver) -> Batch:
         if driver.batch is None:
             driver.batch = Batch(
                 driver.weights,
@@ -680,118 +676,6 @@ class NormProjection:
                 on_change=self._fsdp.find,
             )
         return driver.batch
-
-
-def _nothing() -> None:
-    """Stand for what is not there or gone; a function, so that it can be pickled."""
-
-
-@dataclass(eq=False)
-class _Driver:
-    """An optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
-
-    The optimizer holds the hooks, and they the projection. So these are weak references: all of them are freed with the
-    optimizer.
-    """
-
-    weights: tuple[ConstrainedWeight, ...]
-    hooks: Callable[[], StepHooks | None] = _nothing
-    owner: Callable[[], Optimizer | None] = _nothing
-    batch: Batch | None = None
-    steps: int = 0
-    projected: bool = False
-    radius_step: int = 0  # the number of steps at the last projection
-    masters: dict[str, Hashable] = field(default_factory=dict)
-    has_found_masters: bool = False
-    has_begun: bool = False
-    before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
-    watched: Watched | None = None  # a step that is recorded, while it is taken
-
-    @property
-    def is_hooked(self) -> bool:
-        """Whether its optimizer calls the hooks."""
-        hooks = self.hooks()
-        return hooks is not None and hooks.in_place
-
-    @property
-    def optimizer(self) -> Optimizer | None:
-        """Its optimizer, while it lives and is hooked."""
-        hooks = self.hooks()
-        return None if hooks is None else hooks.optimizer
-
-    def find_masters(self) -> None:
-        """Recognise master weights, once, in an optimizer that has state by now."""
-        optimizer = self.owner()
-        self.has_found_masters = True
-        if optimizer is not None:
-            self.masters = find_masters(optimizer, self.weights)
-            self.batch = None if self.masters else self.batch
-
-    def master_finders(self) -> dict[str, Callable[[], Tensor]]:
-        """What looks up the master of each weight that has one."""
-        return {
-            weight.name: partial(_master, self.owner, weight, self.masters[weight.name])
-            for weight in self.weights
-            if weight.name in self.masters
-        }
-
-    def rates(self) -> list[float | Tensor]:
-        """The learning rate of each weight: that of its parameter group, as it is now."""
-        optimizer = self.owner()
-        assert optimizer is not None
-        rates: dict[int, Any] = {
-            id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
-        }
-        return [rates[id(weight.tensor)] for weight in self.weights]
-
-    def refuse_half_precision(self, step: str) -> None:
-        """Refuse weights of which most of a small update is rounding, unless the optimizer keeps masters of them."""
-        for weight in self.weights:
-            if weight.tensor.dtype.itemsize < 4 and weight.name not in self.masters:
-                raise TypeError(
-                    f'step="{step}" needs updates that are not lost in rounding, and weight {weight.name!r} is '
-                    f"{weight.tensor.dtype}: keep the model in float32 (with autocast), use an optimizer that keeps "
-                    'float32 master weights in its state, or step="plain"'
-                )
-
-    def orphans(self) -> list[ConstrainedWeight]:
-        """The weights that its optimizer does not hold any more."""
-        optimizer = self.optimizer
-        if optimizer is None:
-            return []
-        held = held_by([optimizer])
-        return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
-
-
-def _master(owner: Callable[[], Optimizer | None], weight: ConstrainedWeight, key: Hashable) -> Tensor:
-    """The master of a weight; the weight itself once the optimizer is gone, since no step starts from it any more."""
-    optimizer = owner()
-    return weight.tensor if optimizer is None else look_up(optimizer, weight, key)
-
-
-def _moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
-    """Those of the weights that an optimizer holds."""
-    held = held_by([optimizer])
-    return tuple(weight for weight in weights if id(weight.tensor) in held)
-
-
-def _warn_of_decay(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> None:
-    ours = {id(weight.tensor) for weight in weights}
-    for group in optimizer.param_groups:
-        if group.get("weight_decay") and any(id(parameter) in ours for parameter in group["params"]):
-            warnings.warn(
-                f'step="angle" takes the direction of the whole update, and weight_decay={group["weight_decay"]} is '
-                "part of it: set weight_decay=0 for the constrained weights, whose norm is fixed anyway",
-                stacklevel=4,
-            )
-            return
-
-
-def _forget_curvature(optimizer: Optimizer | None) -> None:
-    """Have LBFGS begin anew: its curvature history belongs to points that were not projected."""
-    if isinstance(optimizer, LBFGS):
-        for state in optimizer.state.values():
-            state["n_iter"] = 0
 
 
 def _check_constraint(constraint: object) -> None:

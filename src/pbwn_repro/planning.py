@@ -84,7 +84,7 @@ def _listed(wanted: str, choices: Iterable[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class MeasuringJob:
-    """What is computed or timed in one go; nothing runs beside it."""
+    """What is computed or timed in one go; nothing runs beside what is timed."""
 
     title: str
     path: Path
@@ -132,13 +132,13 @@ def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
 
 
 def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
-    """Runs of each network, and products with the Hessian of each moment: about 40, of two training steps each."""
+    """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
     flops, count = 0.0, options["seeds"] * len(options["methods"])
     for name, wishes in options["networks"].items():
         fields, _ = complete({**wishes, "model": name, "method": "normal"})
         config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
         work = speeds.effort(config)
-        products = 80 * len(options["moments"]) * options["examples"][name] / config.batch_size
+        products = 300 * len(options["moments"]) * options["examples"][name] / config.batch_size
         flops += count * work.step_flops * (work.steps + products)
     return flops
 
@@ -209,7 +209,8 @@ def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: S
     options = artefact.options(scale)
     path = folder_of(out, artefact.name, scale, artefact.measurement, options).path
     title = f"{artefact.name} {artefact.measurement}"
-    return MeasuringJob(title, path, artefact.measurement, options, measuring_flops(options, speeds))
+    is_timed = artefact.measurement == "time-cost"
+    return MeasuringJob(title, path, artefact.measurement, options, measuring_flops(options, speeds), alone=is_timed)
 
 
 def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> TrainingJob:

@@ -45,6 +45,7 @@ LAYERS = [
     "certificate",
     "monitor",
     "batch_statistics",
+    "driver",
     "norm_projection",
 ]
 # On top of the library, beside each other; nothing in it imports them.

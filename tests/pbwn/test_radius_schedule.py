@@ -187,7 +187,9 @@ def test_a_new_radius_is_a_factor_and_makes_no_new_views(kinds, operations):
     with FakeTensorMode():
         weights = fake_weights([LAYOUTS["rows"]] * 5, torch.float32)
         batch = Batch(weights, pbwn.UnitNorm(growing), {weight.name: 1.0 for weight in weights})
+        batch.scale_radii({weight.name: 0.5 for weight in weights})  # the first keeps a copy of the radii
         batch.project_()
+        batch.scale_radii({weight.name: 0.7 for weight in weights})
         with Counting() as counting:
             batch.scale_radii({weight.name: 1.0 + index % kinds for index, weight in enumerate(weights, start=1)})
         with Counting() as projecting:

@@ -1,13 +1,16 @@
 """A user's own model: trained, swept over a grid, reported, by the commands that a user writes."""
 
+import html
 import json
 import sys
 
 import pytest
 import safetensors.torch
 
+from pbwn.monitor import QUANTITIES
 from pbwn_repro import cli
 from pbwn_repro.exit_codes import USAGE
+from pbwn_repro.report.sections import collect
 from storm import contents
 
 MODULE = """
@@ -95,6 +98,36 @@ def test_a_model_that_cannot_be_trained_says_what_to_change(model, more, words, 
 
 
 GRID = ("--methods", "normal,pbwn", "--rates", "0.1,0.3,1", "--decays", "0,5e-4", "--seeds", "2")
+
+
+def test_what_the_monitor_has_recorded_is_drawn_in_the_report(here, tmp_path):
+    words = ("train", "--model", "own_models:build", *SHORT)
+    assert here(*words, "--monitor", "1")[0] == 0
+    assert here(*words, "--method", "normal")[0] == 0  # which has nothing to record
+    [folder] = (tmp_path / "runs" / "train").glob("*-pbwn-*")
+    records = [json.loads(line) for line in (folder / "monitor.jsonl").read_text().splitlines()]
+    [section] = collect(tmp_path / "runs").sections
+    plots = {plot.name.partition("-monitor-")[2]: plot for plot in section.plots if "-monitor-" in plot.name}
+    assert set(plots) == {quantity.replace("_", "-") for quantity in QUANTITIES}
+    for quantity in QUANTITIES:
+        [curve] = plots[quantity.replace("_", "-")].curves
+        assert (curve.row.key, curve.x) == ("pbwn", (1.0, 2.0, 3.0, 4.0))
+        by_step = [[record[quantity] for record in records if record["step"] == step] for step in curve.x]
+        assert list(curve.mean) == pytest.approx([sum(values) / len(values) for values in by_step])
+    assert here("report", "runs")[0] == 0
+    page = html.unescape((tmp_path / "runs" / "report.html").read_text())
+    for words in QUANTITIES.values():
+        assert f"{words[:1].upper()}{words[1:]}, mean over weights" in page
+
+
+def test_a_run_with_a_damaged_record_of_the_monitor_is_named_and_left_out(here, tmp_path):
+    assert here("train", "--model", "own_models:build", *SHORT, "--monitor", "2")[0] == 0
+    [folder] = (tmp_path / "runs" / "train").iterdir()
+    with (folder / "monitor.jsonl").open("a") as file:
+        file.write('{"weight": "1.weight"}\n')
+    report = collect(tmp_path / "runs")
+    assert report.left_out == {folder: "monitor.jsonl has lines that are no records"}
+    assert not report.sections
 
 
 def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(here, tmp_path):

@@ -8,6 +8,8 @@ Each network is trained with each method and seed, and looked at at the start, i
             step, loss           the loss on the examples that the Hessian is of, in training mode
             eigenvalues          the largest of the Hessian of that loss, largest first
             tangent_eigenvalues  where weights are projected: those of the Hessian between directions along the spheres
+            weight_eigenvalues   where weights are computed from other parameters, as WN's from directions and scales:
+                                 those of the Hessian with respect to the weights themselves
             gradient_norms       of the loss, by weight
 
 Eigenvalues are found by Lanczos iterations (scipy's eigsh) on products of the Hessian with vectors.
@@ -15,13 +17,14 @@ Eigenvalues are found by Lanczos iterations (scipy's eigsh) on products of the H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector, parametrize, vector_to_parameters
 
 from pbwn.functional import tangent_
 from pbwn_repro.bench.parts import Parts, Progress
@@ -80,12 +83,18 @@ def spectrum(
     """The loss in training mode, the largest eigenvalues of its Hessian, and the gradient's norm by weight.
 
     `weights` are those that are projected: the Hessian is also looked at between directions tangent to their spheres.
-    Nothing of the model is changed.
+    Where weights are computed from other parameters, it is looked at with respect to the weights too. Nothing of the
+    model is changed.
     """
     buffers, mode = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
     model.train()
     try:
-        return _spectrum(model, inputs, labels, weights, top, tolerance)
+        with _twice_differentiable(model):
+            found = _spectrum(model, inputs, labels, weights, top, tolerance)
+        parametrized = [module for module in model.modules() if parametrize.is_parametrized(module)]
+        if parametrized:
+            found["weight_eigenvalues"] = _of_weights(model, inputs, labels, parametrized, top, tolerance)
+        return found
     finally:  # what the backward passes need of buffers must not be written to before
         model.train(mode)
         for buffer, value in buffers:
@@ -97,12 +106,7 @@ def _spectrum(
 ) -> dict[str, Any]:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     loss = nn.functional.cross_entropy(model(inputs), labels)
-    gradients = torch.autograd.grad(loss, parameters, create_graph=True)
-
-    def product(vector: Tensor) -> Tensor:
-        pieces = _pieces(vector, parameters)
-        rows = torch.autograd.grad(gradients, parameters, pieces, retain_graph=True, materialize_grads=True)
-        return parameters_to_vector([row.contiguous() for row in rows]).detach()
+    gradients, product = _derivatives(loss, parameters)
 
     def tangent_product(vector: Tensor) -> Tensor:
         return _tangent(product(_tangent(vector, parameters, weights)), parameters, weights)
@@ -122,6 +126,60 @@ def _spectrum(
     if weights:
         result["tangent_eigenvalues"] = largest(tangent_product, size, dtype, top, tolerance)
     return result
+
+
+class _DirectionAndScale(nn.Module):
+    """g v / |v|, of scales and directions that are laid out as torch's `weight_norm` has them."""
+
+    def forward(self, scales: Tensor, directions: Tensor) -> Tensor:
+        fan_in = [dimension for dimension, size in enumerate(scales.shape) if size == 1]
+        norms: Tensor = torch.linalg.vector_norm(directions, dim=fan_in, keepdim=True)
+        return directions * (scales / norms)
+
+
+@contextmanager
+def _twice_differentiable(model: nn.Module) -> Iterator[None]:
+    """Compute normalised weights by operations whose second derivatives are right.
+
+    Those of torch's own are not: what it differentiates again takes the norms as constants, seen in torch 2.13
+    (`gradgradcheck` of `torch._weight_norm`). Where that passes, this can go.
+    """
+    lists: list[Any] = [each for each in model.modules() if isinstance(each, parametrize.ParametrizationList)]
+    kept = [(each, each[0]) for each in lists if hasattr(each, "original1")]
+    try:
+        for each, _ in kept:
+            each[0] = _DirectionAndScale()
+        yield
+    finally:
+        for each, own in kept:
+            each[0] = own
+
+
+def _of_weights(
+    model: nn.Module, inputs: Tensor, labels: Tensor, parametrized: list[nn.Module], top: int, tolerance: float
+) -> list[float]:
+    """The largest eigenvalues with respect to the weights that parametrizations compute, and all other parameters."""
+    lists: list[Any] = [module.parametrizations for module in parametrized]
+    proxies = {id(proxy) for each in lists for proxy in each.parameters()}
+    with parametrize.cached():  # the forward pass then takes the tensors that are differentiated by
+        weights = [getattr(module, name) for module, each in zip(parametrized, lists, strict=True) for name in each]
+        others = [each for each in model.parameters() if each.requires_grad and id(each) not in proxies]
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+    _, product = _derivatives(loss, [*weights, *others])
+    size = sum(variable.numel() for variable in (*weights, *others))
+    return largest(product, size, weights[0].dtype, top, tolerance)
+
+
+def _derivatives(loss: Tensor, variables: list[Any]) -> tuple[tuple[Tensor, ...], Callable[[Tensor], Tensor]]:
+    """The gradients of a loss, and what multiplies a vector by its Hessian."""
+    gradients = torch.autograd.grad(loss, variables, create_graph=True)
+
+    def product(vector: Tensor) -> Tensor:
+        pieces = _pieces(vector, variables)
+        rows = torch.autograd.grad(gradients, variables, pieces, retain_graph=True, materialize_grads=True)
+        return parameters_to_vector([row.contiguous() for row in rows]).detach()
+
+    return gradients, product
 
 
 def largest(
@@ -144,7 +202,7 @@ def largest(
     return sorted(map(float, values), reverse=True)
 
 
-def _pieces(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+def _pieces(vector: Tensor, parameters: list[Any]) -> list[Tensor]:
     pieces = [torch.empty_like(parameter, memory_format=torch.contiguous_format) for parameter in parameters]
     vector_to_parameters(vector, pieces)
     return pieces

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,18 @@ _GPT2_LAYER = ((768, 2304), (768, 768), (768, 3072), (3072, 768))
 
 def weights_of(network: str) -> tuple[ConstrainedWeight, ...]:
     """The constrained weights of a network of the paper, or of GPT-2 small's twelve layers."""
+    [weights] = constrained_in(network, "neuron")
+    return weights
+
+
+def constrained_in(network: str, *per: Literal["neuron", "matrix"]) -> list[tuple[ConstrainedWeight, ...]]:
+    """The constrained weights of one model, once for each way to take their norms."""
     if network == GPT2_SMALL:
-        model = nn.Sequential(*(nn.Linear(*sizes, bias=False) for _ in range(12) for sizes in _GPT2_LAYER))
-        return pbwn.select(model, output_layer=None).constrained
-    return pbwn.select(build(network), **find(network).layers()).constrained
+        model: nn.Module = nn.Sequential(*(nn.Linear(*each, bias=False) for _ in range(12) for each in _GPT2_LAYER))
+        layers: Mapping[str, Any] = {"output_layer": None}
+    else:
+        model, layers = build(network), find(network).layers()
+    return [pbwn.select(model, per=each, **layers).constrained for each in per]
 
 
 def stack(num_weights: int, num_layers: int) -> tuple[ConstrainedWeight, ...]:

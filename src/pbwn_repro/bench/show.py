@@ -18,6 +18,7 @@ def table(part: str, found: dict[str, Any]) -> Table:
     makers = {
         "projection": _projection,
         "riemannian": _riemannian,
+        "step-rules": _step_rules,
         "optimizer": _optimizer,
         "training": _training,
         "growth": _growth,
@@ -49,6 +50,20 @@ def _riemannian(found: dict[str, dict[str, Times]]) -> Table:
         for path, taken in times.items():
             ratio = times["naive"]["median"] / taken["median"]
             table.add_row(network, path, *_spread(taken), f"{ratio:.2f}")
+    return table
+
+
+def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
+    paths = list(next(iter(next(iter(found.values())).values()))["times"]) if found else []
+    columns = [words for path in paths for words in (path, "/ projection")]
+    counted = ("GPU: operations a weight", "bytes an element")
+    table = _table("Norms per neuron or matrix, step rules (copy included)", "network", "rule", *columns, *counted)
+    for network, rules in found.items():
+        plain = next(iter(rules.values()))["times"]
+        for rule, one in rules.items():
+            times = [(one["times"][path]["median"], plain[path]["median"]) for path in paths]
+            cells = [cell for own, base in times for cell in (_time(own), f"{own / base:.2f}")]
+            table.add_row(network, rule, *cells, f"{one[counted[0][5:]]:.1f}", f"{one[counted[1]]:.1f}")
     return table
 
 

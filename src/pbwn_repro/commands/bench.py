@@ -20,7 +20,8 @@ def bench(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this part: projection, riemannian, optimizer, training, growth, memory; may be repeated."
+            help="Only this part: projection, riemannian, step-rules, optimizer, training, growth, memory; may be "
+            "repeated."
         ),
     ] = None,
     network: Annotated[

@@ -123,9 +123,9 @@ def _usual_inputs(network: Network, arguments: Mapping[str, Any]) -> list[str]:
         if name in taken
     }
     if "image_size" in sizes:
-        return [f"8x{sizes['in_channels']}x{sizes['image_size']}x{sizes['image_size']}"]
+        return [f"4x{sizes['in_channels']}x{sizes['image_size']}x{sizes['image_size']}"]
     if "context" in sizes:
-        return [f"8x{sizes['context']}:{sizes['num_classes']}"]
+        return [f"2x{sizes['context']}:{sizes['num_classes']}"]
     raise UsageError(f"{network.name}: say what the model is called with, such as --inputs 8x3x32x32")
 
 

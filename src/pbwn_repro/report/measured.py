@@ -16,6 +16,7 @@ from pbwn_repro.bench.measuring import folder_of
 from pbwn_repro.bench.timing import median_with_interval
 from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Scale
 from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs, Within
+from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
@@ -163,7 +164,8 @@ _SEEN = {
 
 def _spectra(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
     """The table of all moments, the curves over training, and the verdicts on what stands at the end."""
-    rows = tuple(Row(name, method(name).title, name) for name in result["methods"])
+    names = [name for one in result["methods"] for name in ((one, WN_WEIGHTS) if one == "wn" else (one,))]
+    rows = tuple(Row(name, _title(name), name) for name in names)
     columns = tuple(
         Column(f"{network}, {words}, {_MOMENTS[moment]}", f"{network} {moment}", kind)
         for network in result["networks"]
@@ -200,11 +202,21 @@ def _pairs(claim: Claim) -> list[tuple[str, str]]:
     return [(row, than) for row in claim.criterion.rows for than in claim.criterion.than]
 
 
+def _title(name: str) -> str:
+    return f"{method('wn').title}, its weights" if name == WN_WEIGHTS else method(name).title
+
+
+def _runs_of(result: Result, network: str, name: str) -> list[Any]:
+    runs: list[Any] = result["networks"][network]["methods"]["wn" if name == WN_WEIGHTS else name]
+    return runs
+
+
 def _seen(result: Result, network: str, name: str, kind: str, moment: int) -> list[float]:
     """One number of each seed's run at a moment; not a number where the spectrum's top is not positive."""
     found = []
-    for run in result["networks"][network]["methods"][name]:
+    for run in _runs_of(result, network, name):
         values = run[moment].get("tangent_eigenvalues", run[moment]["eigenvalues"])
+        values = run[moment]["weight_eigenvalues"] if name == WN_WEIGHTS else values
         norms = [norm for norm in run[moment]["gradient_norms"].values() if norm > 0]
         if kind == "largest":
             found.append(float(values[0]))
@@ -229,7 +241,7 @@ def _seen_curve(result: Result, network: str, kind: str, row: Row) -> Curve:
     kept = [moment for moment in moments if values[moment]]
     means, lows, highs = (tuple(of(values[moment]) for moment in kept) for of in (mean, min, max))
     x = tuple(float(result["moments"][moment]) for moment in kept)
-    return Curve(row, x, means, lows, highs, len(result["networks"][network]["methods"][row.key]))
+    return Curve(row, x, means, lows, highs, len(_runs_of(result, network, row.key)))
 
 
 def _seen_verdict(claim: Claim, result: Result, network: str, row: str, than: str, moment: int) -> Verdict:
@@ -237,7 +249,7 @@ def _seen_verdict(claim: Claim, result: Result, network: str, row: str, than: st
     assert isinstance(claim.criterion, Better)
     kind = claim.criterion.metric
     sides = [_seen(result, network, name, kind, moment) for name in (row, than)]
-    names = (method(row).title, method(than).title, network)
+    names = (_title(row), _title(than), network)
     values = [{seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides]
     if not all(values):
         return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")

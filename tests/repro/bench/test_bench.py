@@ -7,9 +7,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pbwn_repro.bench.projection import extra_memory
+import pbwn
+from pbwn.paths.batch import Batch
+from pbwn_repro.bench.projection import constrained_in, extra_memory
+from pbwn_repro.bench.step_rules import starts_of, step_rules
 from pbwn_repro.bench.steps import TrainingStep
-from pbwn_repro.bench.suite import PARTS
+from pbwn_repro.bench.suite import PARTS, _plain
 from pbwn_repro.bench.timing import Times, interleaved
 from pbwn_repro.cli import app
 
@@ -22,9 +25,35 @@ def test_a_quick_run_writes_every_part_and_shows_a_table_for_each(tmp_path):
     assert results["machine"]["torch"] == torch.__version__
     assert set(results["projection"]["resnet-20"]) == {"limit", "naive", "views kept", "torch", "numba"}
     assert set(results["training"]["resnet-20"]) == {"normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch"}
-    for title in ("Projection", "Riemannian gradient", "Optimizer step", "Training step", "Growth", "Memory"):
+    for title in ("Projection", "Riemannian gradient", "step rules", "Optimizer step", "Training step", "Growth"):
         assert title in done.output
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_step_rules_are_timed_on_each_path_and_counted_for_a_gpu():
+    found = _plain(step_rules("resnet-8", seconds=0.0))
+    assert list(found) == ["per neuron", "per matrix", "tangent", "angle"]
+    assert all(set(one["times"]) == {"torch", "numba"} for one in found.values())
+    asked = {rule: (one["operations a weight"], one["bytes an element"]) for rule, one in found.items()}
+    weights = 7  # of this network: what a call takes once is spread over them
+    for rule, operations, once, moved in (
+        ("per neuron", 2, 3, 12),
+        ("per matrix", 2, 3, 12),
+        ("tangent", 8, 17, 60),
+        ("angle", 8, 9, 56),
+    ):
+        assert asked[rule][0] == pytest.approx(operations + once / weights), rule
+        assert moved <= asked[rule][1] <= 1.02 * moved, rule  # norms beside rows of 27 elements and more
+
+
+def test_a_step_rule_is_timed_on_rows_that_move():
+    [weights] = constrained_in("resnet-8", "neuron")
+    batch, starts = Batch(weights, pbwn.UnitNorm()), starts_of(weights)
+    for rates in (None, [0.01] * len(weights)):
+        for _ in range(2):
+            batch.step_(starts, rates)
+            for weight, start in zip(weights, starts, strict=True):
+                assert not torch.isclose(weight.tensor, start, rtol=0, atol=1e-6).flatten(1).all(1).any()
 
 
 def test_one_part_of_one_network_can_be_asked_for(tmp_path):

@@ -1,5 +1,6 @@
 """The spectrum of real networks, against whole Hessians of small ones, and the artefact that is made of it."""
 
+import copy
 import json
 import math
 
@@ -11,7 +12,9 @@ import pbwn
 from pbwn_repro.bench.conditioning import largest, spectrum
 from pbwn_repro.bench.measuring import folder_of, measure
 from pbwn_repro.catalog import SCALES, find
+from pbwn_repro.planning import measuring_job
 from pbwn_repro.report.measured import measured_section
+from pbwn_repro.runs.estimates import Speeds
 
 TINY = {
     "networks": {"mlp": {"data": "digits", "steps": 2, "batch_size": 16}},
@@ -66,6 +69,21 @@ def test_the_eigenvalues_are_those_of_the_whole_hessian_and_the_model_is_left_al
     assert found["gradient_norms"].keys() == {"0.weight", "3.weight"}
 
 
+def test_reparametrized_weights_are_looked_at_over_their_own_parameters_and_as_weights():
+    plain, x, y = small_network(), torch.randn(16, 3, dtype=torch.float64), torch.randint(0, 3, (16,))
+    model = copy.deepcopy(plain)
+    nn.utils.parametrizations.weight_norm(model[0], "weight")
+    with torch.no_grad():
+        model[0].parametrizations.weight.original1.mul_(2)  # which leaves the weights as they are
+    found = spectrum(model, x, y, top=3, tolerance=1e-10)
+    proxies = torch.linalg.eigvalsh(whole_hessian(model, x, y)).flip(0)[:3]
+    weights = torch.linalg.eigvalsh(whole_hessian(plain, x, y)).flip(0)[:3]
+    assert found["eigenvalues"] == pytest.approx(proxies.tolist(), rel=1e-6)
+    assert found["weight_eigenvalues"] == pytest.approx(weights.tolist(), rel=1e-6)
+    assert abs(proxies[0] - weights[0]) > 1e-3  # the two are not the same
+    assert nn.utils.parametrize.is_parametrized(model[0])
+
+
 def test_the_largest_eigenvalues_of_an_operator_come_largest_first():
     values = torch.linspace(-5, 3, 40, dtype=torch.float64)
     found = largest(lambda vector: values * vector, 40, torch.float64, 3, 1e-10)
@@ -85,6 +103,7 @@ def test_each_method_is_looked_at_at_the_start_in_the_middle_and_at_the_end(meas
     assert [[each["step"] for each in seeds[0]] for seeds in runs.values()] == [[0, 1, 2]] * 3
     assert all(each["eigenvalues"] for seeds in runs.values() for each in seeds[0])
     assert all(("tangent_eigenvalues" in seeds[0][0]) == (name == "pbwn") for name, seeds in runs.items())
+    assert all(("weight_eigenvalues" in seeds[0][0]) == (name == "wn") for name, seeds in runs.items())
     assert len(list((folder.path / "parts").glob("*.json"))) == 3
 
 
@@ -96,10 +115,13 @@ def test_the_report_has_a_table_curves_and_a_verdict_on_each_comparison(measured
     assert not left_out
     assert len(section.table.columns) == 9
     assert len(section.plots) == 3
-    assert [verdict.outcome for verdict in section.verdicts] == ["not enough runs"] * 4
+    assert [verdict.outcome for verdict in section.verdicts] == ["not enough runs"] * 5
+    assert [row.title for row in section.table.rows] == ["Normal", "WN", "WN, its weights", "PBWN"]
     largest_column = section.table.columns[0]
     runs = result["networks"]["mlp"]["methods"]
     assert section.table.cells["pbwn", largest_column].ours.mean == runs["pbwn"][0][0]["tangent_eigenvalues"][0]
+    own = runs["wn"][0][0]["weight_eigenvalues"][0]
+    assert section.table.cells["wn-weights", largest_column].ours.mean == own
     last = runs["normal"][0][-1]["gradient_norms"].values()
     [column] = [each for each in section.table.columns if each.metric == "gradients" and each.value == "mlp 2"]
     assert math.isclose(section.table.cells["normal", column].ours.mean, max(last) / min(last))
@@ -109,3 +131,9 @@ def test_the_protocol_is_plain_json_at_every_scale():
     for scale in SCALES:
         options = find("conditioning").options(scale)
         assert json.loads(json.dumps(options)) == options
+
+
+def test_a_measurement_without_times_may_have_others_run_beside_it(tmp_path):
+    speeds = Speeds(tmp_path, tmp_path)
+    alone = {name: measuring_job(find(name), "smoke", tmp_path, speeds).alone for name in ("conditioning", "table-5")}
+    assert alone == {"conditioning": False, "table-5": True}

@@ -1,0 +1,138 @@
+"""An optimizer's share of a projection: the weights that its steps move, and what is known of those steps."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+from pbwn.constraint import Schedule
+from pbwn.masters import find_masters, look_up
+from pbwn.monitor import Watched
+from pbwn.optimizer_hooks import StepHooks
+from pbwn.paths.batch import Batch
+from pbwn.radii import scheduled_radii
+from pbwn.selection import ConstrainedWeight, held_by
+
+
+def nothing() -> None:
+    """Stand for what is not there or gone; a function, so that it can be pickled."""
+
+
+@dataclass(eq=False)
+class Driver:
+    """An optimizer's share: the weights that its steps move, its count of steps, and whether they are projected.
+
+    The optimizer holds the hooks, and they the projection. So these are weak references: all of them are freed with the
+    optimizer.
+    """
+
+    weights: tuple[ConstrainedWeight, ...]
+    hooks: Callable[[], StepHooks | None] = nothing
+    owner: Callable[[], Optimizer | None] = nothing
+    batch: Batch | None = None
+    steps: int = 0
+    projected: bool = False
+    radius_step: int = 0  # the number of steps at the last projection
+    masters: dict[str, Hashable] = field(default_factory=dict)
+    has_found_masters: bool = False
+    has_begun: bool = False
+    before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
+    watched: Watched | None = None  # a step that is recorded, while it is taken
+
+    @property
+    def is_hooked(self) -> bool:
+        """Whether its optimizer calls the hooks."""
+        hooks = self.hooks()
+        return hooks is not None and hooks.in_place
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """Its optimizer, while it lives and is hooked."""
+        hooks = self.hooks()
+        return None if hooks is None else hooks.optimizer
+
+    def find_masters(self) -> None:
+        """Recognise master weights, once, in an optimizer that has state by now."""
+        optimizer = self.owner()
+        self.has_found_masters = True
+        if optimizer is not None:
+            self.masters = find_masters(optimizer, self.weights)
+            self.batch = None if self.masters else self.batch
+
+    def master_finders(self) -> dict[str, Callable[[], Tensor]]:
+        """What looks up the master of each weight that has one."""
+        return {
+            weight.name: partial(_master, self.owner, weight, self.masters[weight.name])
+            for weight in self.weights
+            if weight.name in self.masters
+        }
+
+    def rates(self) -> list[float | Tensor]:
+        """The learning rate of each weight: that of its parameter group, as it is now."""
+        optimizer = self.owner()
+        assert optimizer is not None
+        rates: dict[int, Any] = {
+            id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
+        }
+        return [rates[id(weight.tensor)] for weight in self.weights]
+
+    def refuse_half_precision(self, step: str) -> None:
+        """Refuse weights of which most of a small update is rounding, unless the optimizer keeps masters of them."""
+        for weight in self.weights:
+            if weight.tensor.dtype.itemsize < 4 and weight.name not in self.masters:
+                raise TypeError(
+                    f'step="{step}" needs updates that are not lost in rounding, and weight {weight.name!r} is '
+                    f"{weight.tensor.dtype}: keep the model in float32 (with autocast), use an optimizer that keeps "
+                    'float32 master weights in its state, or step="plain"'
+                )
+
+    def orphans(self) -> list[ConstrainedWeight]:
+        """The weights that its optimizer does not hold any more."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return []
+        held = held_by([optimizer])
+        return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
+
+    def radius_factors(self, schedules: Mapping[str, Schedule]) -> dict[str, float]:
+        """What the radii of scheduled weights were multiplied by at the last projection."""
+        names = {weight.name for weight in self.weights}
+        own = {name: schedule for name, schedule in schedules.items() if name in names}
+        return scheduled_radii(own, self.radius_step)
+
+    def warn_of_decay(self) -> None:
+        """Warn of weight decay, which is part of an update whose direction alone counts."""
+        optimizer, ours = self.owner(), {id(weight.tensor) for weight in self.weights}
+        for group in () if optimizer is None else optimizer.param_groups:
+            if group.get("weight_decay") and any(id(parameter) in ours for parameter in group["params"]):
+                warnings.warn(
+                    f'step="angle" takes the direction of the whole update, and weight_decay={group["weight_decay"]} '
+                    "is part of it: set weight_decay=0 for the constrained weights, whose norm is fixed anyway",
+                    stacklevel=4,
+                )
+                return
+
+    def forget_curvature(self) -> None:
+        """Have LBFGS begin anew: its curvature history belongs to points that were not projected."""
+        optimizer = self.optimizer
+        if isinstance(optimizer, LBFGS):
+            for state in optimizer.state.values():
+                state["n_iter"] = 0
+
+
+def moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tuple[ConstrainedWeight, ...]:
+    """Those of the weights that an optimizer holds."""
+    held = held_by([optimizer])
+    return tuple(weight for weight in weights if id(weight.tensor) in held)
+
+
+def _master(owner: Callable[[], Optimizer | None], weight: ConstrainedWeight, key: Hashable) -> Tensor:
+    """The master of a weight; the weight itself once the optimizer is gone, since no step starts from it any more."""
+    optimizer = owner()
+    return weight.tensor if optimizer is None else look_up(optimizer, weight, key)
