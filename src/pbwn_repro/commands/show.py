@@ -65,7 +65,7 @@ def _section(console: Console, section: Any, out: Path) -> None:
         words = f"{table.unit}: {table.ours}" + (", the paper's below" if below else "")
         titles = {row.key: row.title for row in table.rows}
         cells = {
-            (titles[row], column.title): texts(cell, median=table.medians)[: 1 + below]
+            (titles[row], column.title): texts(cell, median=table.medians, fixed=table.fixed)[: 1 + below]
             for (row, column), cell in table.cells.items()
         }
         _print_table(console, words, list(titles.values()), [column.title for column in table.columns], cells)

@@ -25,8 +25,8 @@ from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, mean
-from pbwn_repro.report.verdicts import difference_in_words, digits, verdicts
+from pbwn_repro.report.statistics import Values, compare, digits, mean
+from pbwn_repro.report.verdicts import difference_in_words, verdicts
 from pbwn_repro.tasks import metric_of
 
 _SCALES: Mapping[str, str] = {

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from pbwn_repro.measurements import folder_of
 
+from pbwn_repro.bench.measuring import folder_of
 from pbwn_repro.catalog import EXPERIMENTS, KNOWN, TrainedArtefact
 from pbwn_repro.catalog.relatives import GRADIENTS, RELATIVES_TIME
 from pbwn_repro.report.markdown import methods_compared
