@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from pbwn_repro.commands.names import artefacts, completing
 
-_COLOURS = {"holds": "green", "does not hold": "red", "not enough runs": "yellow"}
+_COLOURS = {"good": "green", "bad": "red", "neutral": "blue", "open": "yellow"}
 
 
 def show(
@@ -24,7 +24,14 @@ def show(
             autocompletion=completing(also=artefacts),
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where run folders are kept.")] = Path("runs"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where run folders are kept; if not given, runs, or else the results that the project ships.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
     from pbwn_repro.catalog import find
@@ -36,16 +43,20 @@ def show(
     console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{escape(found.about)}\n", highlight=False)
     console.print(f"[bold]Protocol[/bold]  {escape(found.protocol)}", highlight=False)
     for departure in found.departures:
-        console.print(f"[bold]Departs[/bold]   {escape(departure)}", highlight=False)
+        console.print(f"[bold]Differs[/bold]   {escape(departure)}", highlight=False)
+    out = out or _folder_with(found.name)
     report = collect(out) if out.exists() else Report(out, (), {})
     sections = [section for section in report.sections if section.artefact.name == found.name]
+    if sections:
+        console.print(f"[bold]Runs in[/bold]   {escape(str(out))}", highlight=False, soft_wrap=True)
     for section in sections:
         _section(console, section, out)
     if not sections:
         if found.table:
             _paper(console, found.table)
         console.print(
-            f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} --scale short (or smoke, paper) makes them.",
+            f"\nNo runs of {found.name} in {escape(str(out))}: name the folder that holds some with --out FOLDER, or "
+            f"start them with pbwn reproduce {found.name} --scale short (or smoke, paper).",
             highlight=False,
             soft_wrap=True,
         )
@@ -54,9 +65,17 @@ def show(
             console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", highlight=False, soft_wrap=True)
 
 
+def _folder_with(name: str) -> Path:
+    """The folder `runs` if it holds anything of an artefact, else the results that a checkout of the project ships."""
+    usual = Path("runs")
+    shipped = (Path("results"), Path(__file__).parents[3] / "results")
+    return next((folder for folder in (usual, *shipped) if (folder / name).is_dir()), usual)
+
+
 def _section(console: Console, section: Any, out: Path) -> None:
     from pbwn_repro.report.markdown import best_settings, texts
     from pbwn_repro.report.missing import command, needed
+    from pbwn_repro.report.model import good_news
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
@@ -74,8 +93,9 @@ def _section(console: Console, section: Any, out: Path) -> None:
     for decided in section.claims:
         console.print(f"\n[italic]“{escape(decided.claim.quote)}”[/italic]", highlight=False)
         for verdict in decided.verdicts:
-            colour = _COLOURS[verdict.outcome]
-            console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
+            colour, news = _COLOURS[verdict.meaning], good_news(verdict.claim, verdict.outcome)
+            words = f"{verdict.outcome} ({news})" if news else verdict.outcome
+            console.print(f"  [{colour}]{words}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
         for words in (decided.claim.note, decided.beside, needed(decided, section), decided.claim.remark):
             if words:
                 console.print(f"  [dim]{escape(words)}[/dim]", highlight=False)
