@@ -146,6 +146,5 @@ def test_experiments_are_on_the_page_and_among_what_was_not_run(tmp_path):
     assert "pbwn reproduce step-rules-resnet --scale short" in write(report).read_text()
 
 
-def test_no_experiment_of_ours_has_numbers_of_the_paper():
-    numbers = {name: artefact.table.numbers for name, artefact in EXPERIMENTS.items() if artefact.table}
-    assert not [name for name, found in numbers.items() if found]
+def test_experiments_that_the_paper_does_not_ask_for_claim_nothing_of_it():
+    assert not [name for name in ("step-rules-gpt", "step-rules-resnet", "transfer") if EXPERIMENTS[name].claims]
