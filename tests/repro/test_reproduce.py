@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_made_is_a_failure_that_says_why(here, tmp_path)
     (tmp_path / "file").write_text("")
     code, _, told = here("reproduce", *ONE_RUN, "--out", tmp_path / "file")
     assert code == FAILED
-    assert "cannot be made: Not a directory" in told
+    assert "cannot be created: Not a directory" in told
 
 
 def test_figures_use_the_runs_of_others(here, tmp_path):

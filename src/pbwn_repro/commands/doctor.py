@@ -1,4 +1,4 @@
-"""`pbwn doctor`: what stands in the way here."""
+"""`pbwn doctor`: checks this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -19,6 +20,7 @@ def doctor(
     cache_dir: CacheDir = None,
 ) -> None:
     """Check packages, threads, memory, disk and data. Exit 1 if anything has to be fixed."""
+    announce("Checking this machine ...")
     from pbwn_repro.doctor import examine
 
     console = Console(highlight=False, soft_wrap=True)

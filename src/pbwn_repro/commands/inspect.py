@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.names import completing, networks
 from pbwn_repro.errors import UsageError
 
@@ -75,6 +76,7 @@ def inspect(
     Examples: pbwn inspect resnet-20; pbwn inspect mymodels:build --set depth=12 --skip '*.gate';
     pbwn inspect torch.nn:Transformer --set d_model=64
     """
+    announce(f"Building {target} ...")
     import pbwn
     from pbwn_repro.models import find
     from pbwn_repro.models.family import OWN_EXAMPLE

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import artefacts as artefact_names
 from pbwn_repro.commands.names import completing
@@ -67,6 +68,8 @@ def reproduce(
     Where the best setting of a search has more seeds than the others, they are run when the search is done. Run the
     same command to resume; `pbwn report` then shows the result.
     """
+    if not quiet:
+        announce(f"Planning the runs of {', '.join(artefact)} at the scale {scale} ...")
     from pbwn_repro.catalog import TrainedArtefact
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.names import artefacts, completing
 
 _COLOURS = {"good": "green", "bad": "red", "neutral": "blue", "open": "yellow"}
@@ -34,6 +35,7 @@ def show(
     ] = None,
 ) -> None:
     """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
+    announce(f"Reading the runs of {artefact} ...")
     from pbwn_repro.catalog import find
     from pbwn_repro.report.model import Report, heading
     from pbwn_repro.report.sections import collect

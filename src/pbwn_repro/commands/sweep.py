@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import completing, data_sets, networks
 from pbwn_repro.commands.reproduce import pool_for, show_preview, summarise
@@ -69,6 +70,8 @@ def sweep(
     The runs are those of `pbwn train`, in the same folders. The same command resumes after anything; `pbwn report`
     then shows the best setting of each method and how far each depends on the learning rate.
     """
+    if not quiet:
+        announce("Planning the runs ...")
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning import Item
     from pbwn_repro.runs.estimates import Speeds

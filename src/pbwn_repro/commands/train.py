@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import Completion, completing, data_sets, methods, networks
 
@@ -139,6 +140,8 @@ def _train(
     quiet: bool,
     dry_run: bool,
 ) -> None:
+    if not quiet:
+        announce("Preparing the run ...")
     import torch
 
     from pbwn_repro.engine.processes import keep_freed_memory, processes

@@ -51,9 +51,9 @@ CAUTIONS = (
     "settings have in common; where that is a test error, it was chosen on the test set.",
 )
 _INTRODUCTION = """\
-Every number in tables and verdicts comes from run folders; `pbwn report` makes this page from them. Remarks say where a
-number is from elsewhere. A cell shows ours, then the paper's number in italics. A verdict answers a claim of the paper
-with our runs at one scale:
+Every number in tables and verdicts comes from run folders; `pbwn report` writes this page from them. Where a number
+comes from elsewhere, a remark says so. A cell shows ours, then the paper's number in italics. A verdict answers a claim
+of the paper with our runs at one scale:
 """
 _PAPER = """\
 The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
@@ -292,7 +292,7 @@ def hardware(report: Report) -> str:
     for section in report.sections:
         for environment in section.environments:
             made.setdefault(machine(environment), {})[section.number] = None
-    return "\n".join(f"Made on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
+    return "\n".join(f"Run on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
 
 
 def protocol(section: Section) -> str:

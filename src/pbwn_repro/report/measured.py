@@ -366,7 +366,7 @@ class _Times:
         names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
         printed = criterion.row if criterion.row in self.paper.rows else "pbwn-riem"  # the paper times no other form
         timed = (printed, column.title) in self.paper.numbers
-        theirs = f" The paper's hours say {digits(self._over_normal(printed, column.title))} %." if timed else ""
+        theirs = f" The paper's hours say {self._over_normal(printed, column.title):.2f} %." if timed else ""
         words = (
             f"{names[0]} takes {_more(median(values), interval)} time than {names[1]} on {column.title} ("
             f"{_span(interval)}; median of {len(values)} rounds).{theirs}"

@@ -120,7 +120,7 @@ def _at_begun_settings(plans: Sequence[Plan], section: Section) -> str:
 
 
 def _about_copies(section: Section) -> str:
-    return " FOLDER holds the copy of the data that these runs were made on." if "FOLDER" in command(section) else ""
+    return " FOLDER holds the copy of the data that these runs used." if "FOLDER" in command(section) else ""
 
 
 def _rows_of(decided: Decided) -> set[str]:

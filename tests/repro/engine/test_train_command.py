@@ -111,7 +111,7 @@ def test_damaged_files_of_a_run_are_named(here, tmp_path):
         folder.joinpath("checkpoints", "step-000000006 (copy)").mkdir(exist_ok=True)
         code, _, told = here(*words)
         assert (code, folder.joinpath("result.json").read_bytes()) == (0, whole)
-        assert "environment.json is damaged" in told
+        assert "environment.json was damaged" in told
         folder.joinpath("result.json").unlink()
 
 
@@ -160,7 +160,7 @@ def test_a_loss_that_is_not_finite_has_its_own_exit_code(here, tmp_path):
 def test_a_rate_that_would_fall_after_the_end_is_pointed_out(here, tmp_path):
     words = ("--model", "resnet-8", "--data", "digits", "--batch-size", "359", "--out", tmp_path)
     _, _, told = here(*words, "--epochs", "1")
-    assert "to fall in epoch 80, 120, after the run's end" in told
+    assert "drops in epoch 80, 120, after the run ends" in told
 
 
 def test_tensorboard_gets_its_scalars(here, tmp_path):
@@ -183,10 +183,10 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
         (("--model", "vgg-e", "--data", "digits"), "vgg-e"),
         (("--config", "nowhere.json"), "there is no such file"),
         (("--model", "mlp", "--data", "digits", "--shard"), "start several with torchrun"),
-        (("--model", "mlp", "--data", "digits", "--device", "mps"), "there is auto, cpu, cuda, cuda:<number>"),
-        (("--model", "mlp", "--data", "digits", "--device", "cpu:3"), "there is auto, cpu, cuda, cuda:<number>"),
+        (("--model", "mlp", "--data", "digits", "--device", "mps"), "choose from auto, cpu, cuda, cuda:<number>"),
+        (("--model", "mlp", "--data", "digits", "--device", "cpu:3"), "choose from auto, cpu, cuda, cuda:<number>"),
         (("--model", "mlp", "--data", "digits", "--set", "model_options.foo=5"), "mlp has no option 'foo'"),
-        (("--model", "mlp", "--data", "digits", "--set", "model_options.num_classes=3"), "the data tell it"),
+        (("--model", "mlp", "--data", "digits", "--set", "model_options.num_classes=3"), "it follows from the data"),
         (
             (
                 *("--model", "ladder", "--data", "digits", "--labels", "20"),
