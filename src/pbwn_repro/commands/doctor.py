@@ -34,6 +34,6 @@ def doctor(
             console.print(Text(f"        {finding.remedy}", style="dim"))
     console.print(
         "\neverything works" if not counts["fail"] else f"\n{counts['fail']} of the above must be fixed first",
-        f"({counts['warn']} worth knowing)" if counts["warn"] else "",
+        f"({counts['warn']} {'warning' if counts['warn'] == 1 else 'warnings'})" if counts["warn"] else "",
     )
     raise typer.Exit(1 if counts["fail"] else 0)

