@@ -2,7 +2,7 @@
 
     python benchmarks/data_pipeline.py [--batch-size 128] [--rounds 15] [--threads 1] [--set NAME ...]
 
-Batch and step are timed in turns in one run, on made CIFAR-10 pictures on the CPU, and medians are compared.
+Batch and step are timed in turns in one run, on synthetic CIFAR-10 images on the CPU, and medians are compared.
 Load times are of sets that stand decoded in the cache (`pbwn data get NAME`), digests compared included.
 """
 
@@ -24,7 +24,7 @@ LIMIT = 3.0
 PICTURES = 50_000
 RECIPES = {
     "as the authors (reflection, one offset a batch, half flipped)": augmentations.cifar_training(),
-    "as He et al. (zeros, an offset a picture, random flips)": augmentations.cifar_training(
+    "as He et al. (zeros, an offset per image, random flips)": augmentations.cifar_training(
         fill="zero", offset="image", flip="random"
     ),
 }

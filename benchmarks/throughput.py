@@ -1,7 +1,7 @@
 """Images a second of the engine beside a plain PyTorch loop, in one run.
 
 The plain loop is what a tutorial writes: an eager network with contiguous weights, per-image transforms in DataLoader
-workers, SGD. Both train ResNet-20 at batch 128 on pictures of CIFAR-10's shape, each in a process of its own; blocks of
+workers, SGD. Both train ResNet-20 at batch 128 on images of CIFAR-10's shape, each in a process of its own; blocks of
 their steps are interleaved.
 
     python benchmarks/throughput.py [--rounds 8] [--block 5] [--threads 2] [--workers 2]
@@ -27,7 +27,7 @@ BATCH = 128
 
 
 class Pictures(Dataset):
-    """One picture at a time: to float, normalise, pad and crop, flip."""
+    """One image at a time: to float, normalise, pad and crop, flip."""
 
     def __init__(self, split):
         self.images, self.labels = split.images, split.labels

@@ -1,4 +1,4 @@
-"""The door of the command `pbwn`; it opens without the extra `repro` too, to say how to get it."""
+"""The entry point of the command `pbwn`; without the extra `repro` it says how to install it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import os
 import sys
 
 INSTALL_LINE = "pip install 'pbwn[repro]'"
+WITHOUT_EXTRA = f"""\
+Usage: pbwn COMMAND
+
+pbwn: Projection Based Weight Normalization. The library works without this command:
+
+    import pbwn
+    projection = pbwn.attach(model, optimizer)
+
+The commands (demo, list, show, reproduce, report, train, sweep, inspect, data, doctor, bench, archive, migrate) need
+the extra packages of the reproduction suite:
+
+    {INSTALL_LINE}
+"""
 
 
 def wait_passively() -> None:
@@ -19,7 +32,7 @@ def wait_passively() -> None:
 
 
 def main() -> None:
-    """Run the command line, or print the install line and exit with code 2."""
+    """Run the command line, or say how to install what it needs."""
     wait_passively()
     try:
         from pbwn_repro.cli import run
@@ -28,7 +41,23 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in ("pbwn", "pbwn_repro"):
             raise
-        print(f"pbwn: the package {error.name!r} is not installed; {INSTALL_LINE}", file=sys.stderr)
+        _without_extra(str(error.name), sys.argv[1:])
+
+
+def _without_extra(package: str, arguments: list[str]) -> None:
+    """Answer `--version` and `--help`; for everything else say what is not installed, and exit with code 2."""
+    if arguments[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"pbwn {version('pbwn')}")
+    elif arguments[:1] in ([], ["--help"]):
+        print(WITHOUT_EXTRA, end="")
+    else:
+        print(
+            f"pbwn: this command needs the package {package!r}, which is not installed: {INSTALL_LINE}. "
+            "The library itself (import pbwn) works without it.",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 

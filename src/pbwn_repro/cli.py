@@ -30,13 +30,13 @@ OWN = "Your own models"
 MACHINE = "This machine"
 HELP = """Projection Based Weight Normalization: every table and figure of the paper is one command.
 
-A first look: pbwn demo (a minute). One table: pbwn reproduce table-3 --scale short, then pbwn report runs.
+To begin: pbwn demo (a minute). One table: pbwn reproduce table-3 --scale short, then pbwn report runs.
 In your own training script: pbwn.attach(model, optimizer). What it would constrain: pbwn inspect MODULE:CALLABLE.
 With and without, at several rates: pbwn sweep --model MODULE:CALLABLE --data SET --rates 0.1,0.3,1 --seeds 3.
 """
 EPILOG = (
     "Exit codes: 0 done; 1 something outside the command went wrong; 2 wrong usage; "
-    "3 a loss or gradient was not finite; 75 stopped on request, the same command goes on."
+    "3 a loss or gradient was not finite; 75 stopped on request: run the same command to resume."
 )
 
 app = typer.Typer(name="pbwn", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -73,7 +73,7 @@ def pbwn(
 
 
 def run() -> None:
-    """Run the command line; what a user can mend is one message and an exit code, not a traceback."""
+    """Run the command line; a mistake of the user's ends with one message and an exit code, not a traceback."""
     try:
         app()
     except Exception as error:

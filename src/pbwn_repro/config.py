@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pbwn_repro import methods, models
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.importing import is_own
 
 SCHEMA = 2
@@ -28,7 +28,7 @@ SCHEMA = 2
 # it, so an artefact that shows those asks for runs that were observed as its plan says. All other fields count, also
 # those that change no more than the order of a sum (processes, shard, compile).
 OBSERVATION = frozenset({"evaluate_every", "checkpoint_every", "log_every"})
-# Nor does this: it decides whether a run that meets a value that is not finite ends there or goes on in its folder.
+# Nor does this: it decides whether a run that meets a value that is not finite ends there or continues in its folder.
 # A run that has skipped steps says so in its result.
 UNHASHED = OBSERVATION | {"on_nonfinite"}
 
@@ -239,9 +239,9 @@ class RunConfig(Part):
         ):
             raise ValueError("schedule.momentum 'reset' sets SGD's momentum to zero: with Adam, choose 'keep'")
         if self.shard and self.processes == 1:
-            raise ValueError("shard spreads weights over processes: start several with torchrun --nproc-per-node 2")
+            raise ValueError("shard splits the weights over processes: start several with torchrun --nproc-per-node 2")
         if self.shard and not is_own(self.method) and methods.method(self.method).reparametrizes:
-            raise ValueError(f"shard: weights that {self.method} makes anew in each pass cannot be put together again")
+            raise ValueError(f"shard: weights that {self.method} recomputes in each pass cannot be gathered")
         if task == "ladder" and parts > 1:
             raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
         return self
@@ -308,8 +308,8 @@ def read_config(fields: dict[str, Any]) -> RunConfig:
             place = ".".join(str(part) for part in problem["loc"]) or "configuration"
             message = problem["msg"].removeprefix("Value error, ")
             if problem["type"] == "extra_forbidden":
-                known = ", ".join(sorted(RunConfig.model_fields)) if len(problem["loc"]) == 1 else ""
-                message = "there is no such field" + (f"; there is {known}" if known else "")
+                known = _fields_beside(problem["loc"])
+                message = "there is no such field" + (f": {listed(str(problem['loc'][-1]), known)}" if known else "")
             shown = (
                 ""
                 if problem["type"] in ("value_error", "extra_forbidden", "missing")
@@ -317,3 +317,19 @@ def read_config(fields: dict[str, Any]) -> RunConfig:
             )
             lines.append(f"{place}: {message}{shown}")
         raise ConfigError("; ".join(lines)) from None
+
+
+_PARTS: dict[str, tuple[type[Part], ...]] = {
+    "data": (Data,),
+    "optimizer": (SGD, Adam, AdamW),
+    "schedule": (Constant, Steps, Exponential, LinearTail, Cosine),
+}
+
+
+def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
+    """The fields that stand where one is unknown; none where that is not a part of ours."""
+    if len(place) == 1:
+        return sorted(RunConfig.model_fields)
+    parts = _PARTS.get(str(place[0]), ())
+    found = [part for part in parts if len(parts) == 1 or part.model_fields["kind"].default == place[1]]
+    return [name for part in found for name in sorted(part.model_fields)]

@@ -33,8 +33,8 @@ class Finding:
     """One line of the examination.
 
     Args:
-        level: "warn" is worth knowing, "fail" has to be mended.
-        topic: what was looked at.
+        level: "warn" is worth knowing, "fail" has to be fixed.
+        topic: what was checked.
         detail: what was found.
         remedy: what to do about it; empty where there is nothing to do.
     """
@@ -198,7 +198,7 @@ def memory() -> Finding:
         held = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
         free, total = held["MemAvailable"], held["MemTotal"]
     except (OSError, KeyError, ValueError, IndexError):
-        return Finding("ok", "memory", "the system does not tell")
+        return Finding("ok", "memory", "unknown on this system")
     detail = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"
     if free < LITTLE_MEMORY:
         return Finding("warn", "memory", detail, "end other programs, or choose a smaller --batch-size or fewer --jobs")
@@ -253,8 +253,8 @@ def _writable(topic: str, folder: Path, remedy: str) -> Finding:
     try:
         if nearest != folder.absolute():
             if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-                raise PermissionError(f"nothing can be made in {nearest}")
-            return Finding("ok", topic, f"{folder} (will be made)")
+                raise PermissionError(f"nothing can be created in {nearest}")
+            return Finding("ok", topic, f"{folder} (will be created)")
         with tempfile.TemporaryFile(dir=folder):
             return Finding("ok", topic, str(folder))
     except OSError as error:

@@ -6,7 +6,7 @@
 | 1 | something outside the command went wrong: data that cannot be had, a full disk, a run in use or killed |
 | 2 | wrong usage: an unknown name or option, or a configuration that cannot be run |
 | 3 | the loss or a gradient was not finite |
-| 75 | stopped on request; the same command goes on |
+| 75 | stopped on request; the same command resumes |
 
 Of several runs, 75 if they were stopped, else 1 if any ended in such a way, else 3 if any has diverged.
 """

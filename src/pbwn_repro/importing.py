@@ -39,7 +39,7 @@ def source_digest(target: str) -> str | None:
 
 
 def import_from(folder: Path | str) -> None:
-    """Have modules looked for in a folder too."""
+    """Have modules found in a folder too."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

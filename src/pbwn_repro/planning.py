@@ -5,7 +5,6 @@ Each run is made once, however many artefacts show it.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.models import recipe
-from pbwn_repro.runs.estimates import Speeds
+from pbwn_repro.runs.estimates import TERAFLOPS, Speeds
 from pbwn_repro.runs.folder import RunFolder, State
 from pbwn_repro.runs.jobs import Job, TrainingJob
 from pbwn_repro.runs.resolution import Sources, complete
@@ -46,10 +45,10 @@ def parse_only(texts: Iterable[str], artefacts: Sequence[Artefact], scale: Scale
             raise UsageError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")
         if name not in known:
             names = ", ".join(artefact.name for artefact in artefacts)
-            raise UsageError(f"--only {word}: the runs of {names} have no {name!r}: {_listed(name, known)}")
+            raise UsageError(f"--only {word}: the runs of {names} have no {name!r}: {listed(name, known)}")
         found = next((each for each in known[name] if _same(each, value)), None)
         if found is None:
-            raise UsageError(f"--only {word}: there is no such {name}: {_listed(value, known[name])}")
+            raise UsageError(f"--only {word}: there is no such {name}: {listed(value, known[name])}")
         chosen.setdefault(name, set()).add(found)
     return {name: frozenset(values) for name, values in chosen.items()}
 
@@ -71,15 +70,6 @@ def _same(value: str, wanted: str) -> bool:
         return value == wanted or float(value) == float(wanted)
     except ValueError:
         return False
-
-
-def _listed(wanted: str, choices: Iterable[str]) -> str:
-    choices = list(choices)
-    if not choices:
-        return "there is nothing to choose from"
-    nearest = difflib.get_close_matches(wanted, choices, n=1)
-    guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return f"{guess}There is {', '.join(choices)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +95,7 @@ class MeasuringJob:
         def tell(done: int, total: int, doing: str) -> None:
             nonlocal begun
             if stop.requested:
-                raise Interrupted(f"stopped in {self.path}; the same command goes on from there")
+                raise Interrupted(f"stopped in {self.path}; run the same command to resume")
             if not begun:
                 reporter.begin(self.title, done, total)
                 begun = True
@@ -252,7 +242,7 @@ def title_of(artefact: Artefact, plan: Plan) -> str:
 
 
 def _check_labels(config: RunConfig, dataset: AnySet) -> None:
-    """Notice before anything runs that a run needs more labeled pictures of a class than there are."""
+    """Notice before anything runs that a run needs more labeled images of a class than there are."""
     if config.data.labels is not None and isinstance(dataset, DataSet):
         labels = training_split(config.data, dataset).labels
         try:
@@ -313,13 +303,15 @@ def _training_item(plan: Plan, out: Path, sources: Sources, speeds: Speeds, titl
 class Standing:
     """An artefact at a scale; `done` are the runs that ended, also those that diverged.
 
-    `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them.
+    `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them; `gpu_seconds` for all runs on a
+    current GPU, whatever there is here, and 0 where the processor is what is measured.
     """
 
     runs: int
     done: int
     seconds: float
     longest: float
+    gpu_seconds: float = 0.0
 
 
 def overview(out: Path, speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
@@ -340,7 +332,7 @@ def standing(
         seconds = speeds.measuring_seconds(job.flops)
         return Standing(1, int(job.state == "done"), seconds, seconds)
     assert isinstance(artefact, TrainedArtefact)
-    seeds, runs, done, times = artefact.seeds[scale], 0, 0, [0.0]
+    seeds, runs, done, times, on_gpu = artefact.seeds[scale], 0, 0, [0.0], 0.0
     last, further = artefact.seeds_at_best.get(scale, seeds), dict[str, tuple[int, float]]()
     searched = [axis.name for axis in artefact.axes(scale) if axis.role == "searched"]
     for plan in artefact.plans(scale, seeds=1):
@@ -349,6 +341,7 @@ def standing(
             finished[folder] = _finished(folder)
         runs += seeds
         times.append(speeds.estimate(plan.config).seconds)
+        on_gpu += speeds.effort(plan.config).gpu_seconds(TERAFLOPS * 1e12) * seeds
         if finished[folder]:
             name = plan.identity
             done += sum((name, seed) in finished[folder] for seed in range(1, seeds + 1))
@@ -358,7 +351,7 @@ def standing(
         further[cell] = max(further.get(cell, (0, 0.0)), (there, times[-1]))
     seconds = sum(times) * seeds + sum(time * (last - seeds) for _, time in further.values())
     done += sum(there for there, _ in further.values())
-    return Standing(runs + len(further) * (last - seeds), done, seconds, max(times))
+    return Standing(runs + len(further) * (last - seeds), done, seconds, max(times), on_gpu)
 
 
 def _finished(folder: Path) -> set[tuple[str, int]]:

@@ -52,7 +52,7 @@ def test_get_tells_number_classes_origin_and_digest(pbwn):
 def test_an_unknown_name_is_one_message_and_no_traceback(pbwn):
     code, out, err = pbwn("data", "get", "cifar-10")
     assert (code, out) == (2, "")
-    assert err.startswith("pbwn: data set 'cifar-10': expected one of digits, mnist")
+    assert err.startswith("pbwn: unknown data set 'cifar-10': did you mean 'cifar10'? Choose from digits, mnist")
     assert "Traceback" not in err
 
 
@@ -135,8 +135,21 @@ def test_without_the_extra_the_command_prints_the_install_line(package):
     command = [sys.executable, "-c", WITHOUT.format(package=package), "data", "list"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
-    assert result.stderr == f"pbwn: the package {package!r} is not installed; pip install 'pbwn[repro]'\n"
+    assert result.stderr == (
+        f"pbwn: this command needs the package {package!r}, which is not installed: pip install 'pbwn[repro]'. "
+        "The library itself (import pbwn) works without it.\n"
+    )
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("--version", "pbwn 0."), ("--help", "The library works without this command")]
+)
+def test_version_and_help_work_without_the_extra(word, said):
+    command = [sys.executable, "-c", WITHOUT.format(package="typer"), word]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert said in result.stdout
 
 
 def test_help_comes_without_loading_torch():

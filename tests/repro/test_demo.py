@@ -1,4 +1,4 @@
-"""`pbwn demo`: a table and a report at its end, at once when called again, from where it was cut off otherwise."""
+"""`pbwn demo`: a table and a report at its end, at once when called again, resumed otherwise."""
 
 import pytest
 

@@ -34,7 +34,7 @@ def test_a_healthy_machine_has_nothing_to_mend(tmp_path):
         assert f" {topic}" in done.output
     assert "data cifar10: not here" in done.output
     assert "pbwn data get cifar10" in done.output
-    assert "nothing has to be mended" in done.output
+    assert "everything works" in done.output
     assert not (tmp_path / "runs").exists()
 
 
@@ -55,7 +55,7 @@ def test_a_broken_torchvision_is_found_without_breaking_the_doctor(how, tmp_path
     assert line.startswith("fail")
     assert said in line
     assert "pip uninstall torchvision" in done.output
-    assert "1 of the above must be mended first" in done.output
+    assert "1 of the above must be fixed first" in done.output
     assert "torchvision" not in sys.modules
 
 
@@ -153,7 +153,7 @@ def test_an_output_folder_that_cannot_be_made_fails(tmp_path):
     (tmp_path / "file").write_text("")
     finding, _ = examination.output(tmp_path / "file" / "runs")
     assert finding.level == "fail"
-    assert "nothing can be made in" in finding.detail
+    assert "nothing can be created in" in finding.detail
 
 
 @pytest.mark.parametrize(("free", "level"), [(1e8, "fail"), (1e9, "warn"), (1e11, "ok")])

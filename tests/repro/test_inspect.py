@@ -98,7 +98,7 @@ MISUSES = {
     "an argument without value": (["my_models:build", "--set", "width"], "--set 'width': write NAME=VALUE"),
     "axes in words": (
         ["my_models:build", "--axes", "0.weight=first"],
-        "axes are whole numbers, such as 0.weight=[0,1]",
+        "axes are integers, such as 0.weight=[0,1]",
     ),
     "a pattern that fits nothing": (["my_models:ready", "--skip", "head"], "my_models:ready: "),
     "axes that nobody knows": (["my_models:build", "--axes", "0.weight=[7]"], "my_models:build: "),

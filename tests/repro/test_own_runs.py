@@ -79,16 +79,16 @@ def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
     (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
     code, _, told = here(*words)
     assert code == 0
-    assert "own_models:build has changed since this run was made: for a run with it, choose another --out" in told
+    assert "own_models:build has changed since this run was started: for a run with it, choose another --out" in told
 
 
 @pytest.mark.parametrize(
     ("model", "more", "words"),
     [
-        ("own_models:regression", (), "answers inputs of shape (2, 1, 8, 8) with scores of shape (2, 1)"),
+        ("own_models:regression", (), "returns scores of shape (2, 1) for inputs of shape (2, 1, 8, 8)"),
         ("own_models:bulid", (), "module 'own_models' has no 'bulid': did you mean 'build'?"),
         ("own_models:build", ("--set", "model_options.depth=2"), "unexpected keyword argument 'depth'"),
-        ("own_models:build", ("--set", "model_options.num_classes=2"), "the data tell it, it cannot be set"),
+        ("own_models:build", ("--set", "model_options.num_classes=2"), "it follows from the data and cannot be set"),
         ("own_models:embedding", ("--data", "sentences"), "own_models:embedding: nothing to constrain"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(h
     words = ("sweep", "--model", "own_models:build", *SHORT)
     code, said, _ = here(*words, *GRID, "--dry-run")
     assert code == 0
-    assert "24 of 24 runs to make in runs" in said
+    assert "24 of 24 runs left to do in runs" in said
     assert not (tmp_path / "runs").exists()
     small = ("--rates", "0.1,0.3", "--decays", "0,5e-4", "--seeds", "2", "--jobs", "2")
     code, said, told = here(*words, *small)
@@ -179,7 +179,7 @@ def test_a_text_is_swept_too(here, tmp_path):
 def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
     code, said, _ = here("sweep", "--model", "own_models:looks_at_values", *SHORT, "--dry-run")
     assert code == 0
-    assert "2 of 2 runs to make" in said
+    assert "2 of 2 runs left to do" in said
 
 
 @pytest.mark.parametrize(

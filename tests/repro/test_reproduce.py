@@ -60,7 +60,7 @@ def test_one_command_makes_the_search_and_then_further_seeds_of_its_best_setting
     ends = [line.partition(":")[0] for line in told.splitlines() if ": done" in line]
     assert ends[2] in (f"{end.removesuffix('seed 1')}seed 2" for end in ends[:2])
     code, said, told = here(*command, "--dry-run")
-    assert "0 of 3 runs to make" in said
+    assert "0 of 3 runs left to do" in said
     code, said, _ = here("reproduce", "step-rules-gpt", "--only", "method=normal", "--seeds", 1, "--out", tmp_path)
     assert "2 of 2 runs are done" in said
 
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_made_is_a_failure_that_says_why(here, tmp_path)
     (tmp_path / "file").write_text("")
     code, _, told = here("reproduce", *ONE_RUN, "--out", tmp_path / "file")
     assert code == FAILED
-    assert "cannot be made: Not a directory" in told
+    assert "cannot be created: Not a directory" in told
 
 
 def test_figures_use_the_runs_of_others(here, tmp_path):
@@ -79,7 +79,7 @@ def test_figures_use_the_runs_of_others(here, tmp_path):
     )
     assert code == 0
     assert "done" in said
-    assert "0 of 1 runs to make" in said
+    assert "0 of 1 runs left to do" in said
 
 
 def test_a_dry_run_names_every_run_and_writes_nothing(here, tmp_path):
@@ -88,7 +88,7 @@ def test_a_dry_run_names_every_run_and_writes_nothing(here, tmp_path):
     )
     assert code == 0
     assert said.count("table-3") == 10
-    assert "10 of 10 runs to make at the scale smoke" in said
+    assert "10 of 10 runs left to do at the scale smoke" in said
     assert "MB on the disk" in said
     assert "figure-1 is passed over: no run of it has depth=20" in warned
     assert not (tmp_path / "runs").exists()
@@ -115,10 +115,13 @@ def test_data_that_cannot_be_had_say_how_to_get_them(here, tmp_path):
     ("words", "message"),
     [
         (("table-9",), "did you mean 'table-"),
-        (("table-3", "--only", "deepth=20"), "did you mean 'depth'? There is method, depth, init, seed"),
-        (("table-3", "--only", "method=pbnw"), "did you mean 'pbwn'? There is normal, wn, pbwn-riem, pbwn, pbwn-epoch"),
+        (("table-3", "--only", "deepth=20"), "did you mean 'depth'? Choose from method, depth, init, seed"),
+        (
+            ("table-3", "--only", "method=pbnw"),
+            "did you mean 'pbwn'? Choose from normal, wn, pbwn-riem, pbwn,",
+        ),
         (("table-3", "--only", "pbwn"), "write NAME=VALUE"),
-        (("table-3", "--only", "seed=3"), "There is 1, 2"),
+        (("table-3", "--only", "seed=3"), "Choose from 1, 2"),
         (("figure-1", "--only", "method=pbwn"), "nothing to choose from"),
         (("table-3", "--seeds", "0"), "--seeds 0: at least 1 is needed"),
         (("table-3", "--jobs", "0"), "--jobs 0: at least 1"),
@@ -152,6 +155,8 @@ def test_list_shows_every_artefact_and_what_is_done(here, tmp_path):
     assert "1/12" in lines["figure-2a"]
     assert "1/6" in lines["figure-2b"]
     assert "0/540" in lines["table-8"]
+    assert "GPU h" in lines["table-7"]
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_a_command_that_is_asked_to_stop_says_so_and_goes_on(tmp_path):
@@ -165,7 +170,7 @@ def test_a_command_that_is_asked_to_stop_says_so_and_goes_on(tmp_path):
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does: everyone in the group gets it
         said = child.stdout.read()
     assert child.returncode == INTERRUPTED
-    assert "the same command goes on" in said
+    assert "run the same command to resume" in said
     assert len(results(tmp_path)) == 0
     again = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert again.returncode == 0, again.stderr

@@ -38,7 +38,7 @@ KINDS = ("gradient_share", "passed_back")
 
 
 def gradients(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
-    """Train each network with each method from each seed, and look at its gradients; what was put aside is kept.
+    """Train each network with each method from each seed, and measure its gradients; what was put aside is kept.
 
     Options: `networks`, `methods`, `data`, `batch_size`, `lr`, `steps`, `every`, `seeds`.
     """

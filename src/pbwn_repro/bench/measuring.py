@@ -1,6 +1,6 @@
 """What is computed or timed in one go, without training runs: figure 1 and table 5.
 
-A measurement has a folder like a run's, and the same rule: `result.json` = done, the same call goes on otherwise.
+A measurement has a folder like a run's, and the same rule: `result.json` = done, otherwise the same call resumes.
 
     <out>/<artefact>/<scale>/<measurement>-<hash8>/   config.json  environment.json  parts/  result.json
 
@@ -10,7 +10,6 @@ stands in the module that makes it: `landscape` for figure 1, `time_cost` for ta
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from pbwn_repro.bench.landscape import landscape
 from pbwn_repro.bench.parts import Parts, Progress
 from pbwn_repro.bench.time_cost import time_cost
 from pbwn_repro.config import ConfigError
+from pbwn_repro.errors import listed
 from pbwn_repro.runs.environment import environment
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 
@@ -53,7 +53,7 @@ def measure(
 ) -> dict[str, Any]:
     """Make the measurement's result, or return the one that is there.
 
-    It may be killed at any moment, and the same call goes on with the first part that is not there yet. Times are those
+    It may be killed at any moment, and the same call resumes with the first part that is not there yet. Times are those
     of the threads that torch has now; have nothing else run beside.
 
     Args:
@@ -80,9 +80,7 @@ def _config(measurement: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _find(name: str) -> Measurement:
     if name not in MEASUREMENTS:
-        nearest = difflib.get_close_matches(name, MEASUREMENTS, n=1)
-        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(f"unknown measurement {name!r}: {guess}There is {', '.join(MEASUREMENTS)}")
+        raise ValueError(f"unknown measurement {name!r}: {listed(name, MEASUREMENTS)}")
     return MEASUREMENTS[name]
 
 

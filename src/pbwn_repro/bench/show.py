@@ -27,6 +27,31 @@ def table(part: str, found: dict[str, Any]) -> Table:
     return makers[part](found)
 
 
+def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int) -> str:
+    """What a user asks first: how much of a training step the projection takes."""
+    lines = []
+    for network, methods in found.items():
+        shares = {name: methods[name]["projection, % of a normal step"] for name in ("pbwn", "pbwn-riem")}
+        lines.append(
+            f"The projection takes {_percent(shares['pbwn'])} of a training step of {network} with a batch of "
+            f"{batch_size}, {_percent(shares['pbwn-riem'])} with the Riemannian gradient.\n"
+        )
+    return "\n".join(lines)
+
+
+def explained(part: str) -> str:
+    """What the words of a part's table mean, in a line."""
+    limit = "limit: reading and writing each weight once at the memory's speed"
+    naive = "naive: a plain loop over the weights in torch"
+    words = {
+        "projection": f"{limit}. {naive}. x limit: time over the limit's; speed-up: naive time over this.",
+        "riemannian": f"{naive}. speed-up: naive time over this.",
+        "growth": f"Times as multiples of the limit. {limit}.",
+        "training": "step: median of whole training steps. projection: its own time in one. share: of a normal step.",
+    }
+    return words.get(part, "")
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
@@ -35,7 +60,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _projection(found: dict[str, dict[str, Times]]) -> Table:
-    table = _table("Projection", "network", "path", "median", "middle half", "/ limit", "naive /")
+    table = _table("Projection", "network", "path", "median", "middle half", "x limit", "speed-up")
     for network, times in found.items():
         limit, naive = times["limit"]["median"], times["naive"]["median"]
         for path, taken in times.items():
@@ -45,7 +70,7 @@ def _projection(found: dict[str, dict[str, Times]]) -> Table:
 
 
 def _riemannian(found: dict[str, dict[str, Times]]) -> Table:
-    table = _table("Riemannian gradient", "network", "path", "median", "middle half", "naive /")
+    table = _table("Riemannian gradient", "network", "path", "median", "middle half", "speed-up")
     for network, times in found.items():
         for path, taken in times.items():
             ratio = times["naive"]["median"] / taken["median"]
@@ -68,7 +93,7 @@ def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
 
 
 def _optimizer(found: dict[str, dict[str, Times]]) -> Table:
-    table = _table("Optimizer step (SGD with momentum)", "network", "method", "median", "middle half", "/ normal")
+    table = _table("Optimizer step (SGD with momentum)", "network", "method", "median", "middle half", "x normal")
     for network, times in found.items():
         for name, taken in times.items():
             ratio = taken["median"] / times["normal"]["median"]
@@ -77,7 +102,7 @@ def _optimizer(found: dict[str, dict[str, Times]]) -> Table:
 
 
 def _training(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
-    columns = ("network", "method", "step", "middle half", "% of normal", "projection", "% of normal step")
+    columns = ("network", "method", "step", "middle half", "x normal", "projection", "share")
     table = _table("Training step", *columns)
     for network, methods in found.items():
         normal = methods["normal"]["step"]["median"]
@@ -88,15 +113,15 @@ def _training(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
                 network,
                 name,
                 *_spread(one["step"]),
-                f"{100 * one['step']['median'] / normal:.1f}",
+                f"{one['step']['median'] / normal:.2f}",
                 _time(one["projection"]["median"]) if projects else "",
-                f"{own:.4f}" if projects else "",
+                _percent(own) if projects else "",
             )
     return table
 
 
 def _growth(found: dict[str, dict[str, Any]]) -> Table:
-    table = _table("Growth", "weights", "layers", "limit", "naive / limit", "torch / limit", "numba / limit")
+    table = _table("Growth", "weights", "layers", "limit", "naive", "torch", "numba")
     for one in found.values():
         limit = one["times"]["limit"]["median"]
         ratios = [
@@ -118,14 +143,35 @@ def _memory(found: dict[str, dict[str, dict[str, int]]]) -> Table:
 
 
 def _spread(taken: Times) -> tuple[str, str]:
-    return _time(taken["median"]), f"{_time(taken['lower_quartile'])} - {_time(taken['upper_quartile'])}"
+    """The median, and the middle half where there is more than one sample."""
+    if taken["runs"] < 2:
+        return _time(taken["median"]), "one sample"
+    low, high = (_time(taken[name]) for name in ("lower_quartile", "upper_quartile"))
+    if low.split()[1] == high.split()[1]:
+        low = low.split()[0]
+    return _time(taken["median"]), f"{low} to {high}"
 
 
 def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
+    """A time with three digits that count.
+
+    >>> _time(0.0386), _time(2.15e-05), _time(1.0)
+    ('38.6 ms', '21.5 µs', '1.00 s')
+    """
+    unit, size = next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if seconds >= size), ("µs", 1e-6))
+    value = seconds / size
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def _percent(share: float) -> str:
+    """A share of a step.
+
+    >>> _percent(0.5489), _percent(0.0027), _percent(12.34)
+    ('0.55 %', '< 0.01 %', '12 %')
+    """
+    if share < 0.01:
+        return "< 0.01 %"
+    return f"{share:.0f} %" if share >= 10 else f"{share:.2f} %"
 
 
 _COLOURS = {"naive": "#9a9a9a", "torch": "#d98c3f", "numba": "#2f6fb0"}

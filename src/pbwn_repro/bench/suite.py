@@ -14,7 +14,8 @@ from pbwn_repro.bench.step_rules import step_rules
 from pbwn_repro.bench.timing import machine
 from pbwn_repro.models import recipe
 
-PARTS = ("projection", "riemannian", "step-rules", "optimizer", "training", "growth", "memory")
+# What a user asks first comes first.
+PARTS = ("training", "projection", "riemannian", "step-rules", "optimizer", "growth", "memory")
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ class Extent:
 
 QUICK = Extent(
     networks=("resnet-20",),
-    batch_size=2,
-    rounds=1,
+    batch_size=16,
+    rounds=5,
     seconds=0.05,
     sizes=((10_000, 2), (10_000, 4)),
 )
 
 
 def is_measured(part: str, network: str) -> bool:
-    """Whether a part has a network: whole steps take one on coloured pictures of 32 x 32. ValueError if unknown."""
+    """Whether a part has a network: whole steps take one on colour images of 32 x 32. ValueError if unknown."""
     if network == GPT2_SMALL:  # its shapes alone
         return part not in ("optimizer", "training")
     models.find(network)

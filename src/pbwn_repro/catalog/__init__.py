@@ -3,7 +3,6 @@
 A file that is here is known.
 """
 
-import difflib
 import pkgutil
 import re
 from importlib import import_module
@@ -19,7 +18,7 @@ from pbwn_repro.catalog.artefact import (
     Scale,
     TrainedArtefact,
 )
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, listed
 
 __all__ = [
     "ARTEFACTS",
@@ -55,7 +54,5 @@ KNOWN: dict[str, Artefact] = {**ARTEFACTS, **EXPERIMENTS, **_FOUND}
 def find(name: str) -> Artefact:
     """Look up an artefact; an error lists them all, the nearest one first."""
     if name not in KNOWN:
-        nearest = difflib.get_close_matches(name, KNOWN, n=1)
-        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise UsageError(f"unknown artefact {name!r}: {guess}There is {', '.join((*ARTEFACTS, *EXPERIMENTS))}")
+        raise UsageError(f"unknown table, figure or experiment {name!r}: {listed(name, (*ARTEFACTS, *EXPERIMENTS))}")
     return KNOWN[name]

@@ -1,4 +1,4 @@
-"""Conditioning: the paper's reason for the constraint, looked at on networks that train. Not a figure of the paper."""
+"""Conditioning: the paper's reason for the constraint, measured on networks that train. Not a figure of the paper."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ RELATIVES_TIME = MeasuredArtefact(
     "method.",
     protocol="Whole training steps, all methods in turn in each of 25 rounds; batch 256 for the MLP, 128 for the "
     "residual network (32 at short scale).",
-    departures=("The paper times none of these.", "Images are random numbers and stay in memory."),
+    departures=("The paper times none of these.", "Images are random values and stay in memory."),
     table=PaperTable("", {}, (Column("MLP", "mlp", "cost"), Column("ResNet-20", "resnet-20", "cost")), {}),
     claims=(
         Claim(

@@ -35,7 +35,7 @@ TABLE_5 = MeasuredArtefact(
     departures=(
         "Hours are extrapolated from single steps on this machine's processor; the paper trained on one Tesla K80. "
         "Hours cannot be compared; percentages over normal training depend on device and batch too, if less.",
-        "Images are random numbers and stay in memory: reading and augmenting them, the same for all methods, is not "
+        "Images are random values and stay in memory: reading and augmenting them, the same for all methods, is not "
         "timed.",
         "PBWN-Riem forms the inner product of each row and its gradient alone. The row n x n forms the whole product "
         "of weight and gradient, as the authors' code does: the paper's times of PBWN-Riem are those of that form.",

@@ -17,6 +17,6 @@ def archive(
 
     done = keep(runs, target)
     typer.echo(
-        f"{target}: {done.new} runs added, {done.known} were there, {done.unfinished} are not finished and not kept; "
+        f"{target}: {done.new} new, {done.known} there already, {done.unfinished} unfinished and left out; "
         f"{done.bytes / 1e6:,.1f} MB in all"
     )

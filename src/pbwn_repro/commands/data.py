@@ -1,4 +1,4 @@
-"""`pbwn data`: which sets there are, fetch one, check one."""
+"""`pbwn data`: list, download and check data sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pbwn_repro.commands.names import completing, data_sets
 
-app = typer.Typer(help="Data sets: list them, fetch one, check one.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: list, download, check.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -46,14 +46,14 @@ def list_sets(cache_dir: CacheDir = None) -> None:
         table.add_row(entry.name, entry.images, entry.state, entry.origin, size)
     console = Console()
     console.print(table)
-    note = "Sets were verified when they came here; `pbwn data check NAME` verifies one again."
+    note = "Sets are verified when they are downloaded; `pbwn data check NAME` verifies one again."
     place = f"Cache: {cache_root(cache_dir)}"
     console.print(f"\n{note}\n{place}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
 def get(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None, split: Splits = None) -> None:
-    """Fetch a set, verify it, and decode it into the cache."""
+    """Download a set, verify it, and decode it into the cache."""
     from pbwn_repro.data import load
     from pbwn_repro.data.download import Terminal
     from pbwn_repro.data.loading import verify_files_of_user

@@ -24,7 +24,7 @@ NEAR = 2.0  # points: what a reader who has to choose a learning rate would not 
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the runs and the report go.")] = Path("runs/demo"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the tables alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the tables.")] = False,
 ) -> None:
     """Train an MLP on handwritten digits with and without PBWN, over learning rates: about a minute, no download.
 

@@ -1,4 +1,4 @@
-"""`pbwn doctor`: what stands in the way here."""
+"""`pbwn doctor`: checks this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -18,7 +19,8 @@ def doctor(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where runs are to be kept.")] = Path("runs"),
     cache_dir: CacheDir = None,
 ) -> None:
-    """Look for what stands in the way: packages, threads, memory, disk, data. Exit 1 if anything has to be mended."""
+    """Check packages, threads, memory, disk and data. Exit 1 if anything has to be fixed."""
+    announce("Checking this machine ...")
     from pbwn_repro.doctor import examine
 
     console = Console(highlight=False, soft_wrap=True)
@@ -31,7 +33,7 @@ def doctor(
         if finding.remedy:
             console.print(Text(f"        {finding.remedy}", style="dim"))
     console.print(
-        "\nnothing has to be mended" if not counts["fail"] else f"\n{counts['fail']} of the above must be mended first",
-        f"({counts['warn']} worth knowing)" if counts["warn"] else "",
+        "\neverything works" if not counts["fail"] else f"\n{counts['fail']} of the above must be fixed first",
+        f"({counts['warn']} {'warning' if counts['warn'] == 1 else 'warnings'})" if counts["warn"] else "",
     )
     raise typer.Exit(1 if counts["fail"] else 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.names import completing, networks
 from pbwn_repro.errors import UsageError
 
@@ -63,18 +64,19 @@ def inspect(
         list[str] | None,
         typer.Option(
             metavar="SHAPE",
-            help="Random inputs for --invariance: 8x3x32x32, or 8x128:96 for whole numbers below 96; may be repeated.",
+            help="Random inputs for --invariance: 8x3x32x32, or 8x128:96 for integers below 96; may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Show which weights of a model would be constrained, over which axes, and which not, and why.
 
-    Nothing is attached and nothing is changed. Modules are looked for in the current folder too. With --invariance the
+    Nothing is attached and nothing is changed. Modules are found in the current folder too. With --invariance the
     model is called with random inputs: those of a network of the paper are known, those of another model are --inputs.
 
     Examples: pbwn inspect resnet-20; pbwn inspect mymodels:build --set depth=12 --skip '*.gate';
     pbwn inspect torch.nn:Transformer --set d_model=64
     """
+    announce(f"Building {target} ...")
     import pbwn
     from pbwn_repro.models import find
     from pbwn_repro.models.family import OWN_EXAMPLE
@@ -136,7 +138,7 @@ def _random_input(text: str) -> Tensor:
     shape, separator, limit = text.partition(":")
     sizes = shape.split("x")
     if not all(size.isdigit() and int(size) for size in sizes) or (separator and not limit.isdigit()):
-        raise UsageError(f"--inputs {text!r}: write sizes such as 8x3x32x32, or 8x128:96 for whole numbers below 96")
+        raise UsageError(f"--inputs {text!r}: write sizes such as 8x3x32x32, or 8x128:96 for integers below 96")
     generator = torch.Generator().manual_seed(0)
     if separator:
         return torch.randint(0, int(limit), tuple(map(int, sizes)), generator=generator)
@@ -177,5 +179,5 @@ def _axes(text: str) -> tuple[str, tuple[int, ...]]:
     name, value = _assignment("--axes", text, "experts=[0,1]")
     found = value if isinstance(value, list) else [value]
     if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found):
-        raise UsageError(f"--axes {text!r}: axes are whole numbers, such as {name}=[0,1]")
+        raise UsageError(f"--axes {text!r}: axes are integers, such as {name}=[0,1]")
     return name, tuple(found)

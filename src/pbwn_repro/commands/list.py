@@ -11,39 +11,60 @@ from rich.table import Table
 from pbwn_repro.commands.data import CacheDir
 from pbwn_repro.commands.train import option
 
+DAY = 86_400
+WIDE = 110  # columns of a terminal from which titles fit beside the times
+
 
 def list_artefacts(
     out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
     cache_dir: CacheDir = None,
 ) -> None:
     """Show the paper's tables and figures, then experiments of ours: runs done of those needed, and their time here."""
+    console = Console(highlight=False)
+    console.print("Runs done / needed, and the time that all of them take, at each scale\n")
     import torch
 
     from pbwn_repro.catalog import KNOWN, SCALES
     from pbwn_repro.planning import overview
-    from pbwn_repro.runs.estimates import Speeds
+    from pbwn_repro.runs.estimates import TERAFLOPS, Speeds
     from pbwn_repro.runs.packing import slots, wall_seconds
-    from pbwn_repro.runs.view import duration
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     places = slots(10**9, device=device)
-    table = Table("", "", box=None, pad_edge=False)
+    titled = console.width >= WIDE
+    table = Table("", *([""] if titled else []), box=None, pad_edge=False)
     for scale in SCALES:
         table.add_column(scale, no_wrap=True)
     for name, standings in overview(out, Speeds(out, cache_dir, device)).items():
         cells = []
         for found in standings.values():
             seconds = wall_seconds(found.seconds, found.longest, places)
-            cells.append(f"{found.done}/{found.runs}  {duration(seconds)}")
-        table.add_row(name, KNOWN[name].title, *cells)
-    console = Console()
-    console.print("Runs done / needed, and the time that all of them take here, at each scale\n", highlight=False)
+            cells.append(f"{found.done}/{found.runs}  {_time(seconds, found.gpu_seconds)}")
+        table.add_row(name, *([KNOWN[name].title] if titled else []), *cells)
     console.print(table)
     where = f"{places.count} GPUs" if device == "cuda" else f"{places.count} cores"
     console.print(
-        f"\nDone is what is in {out}. Times are for {where} of this machine, from those of runs in that folder where "
-        "there are any, else from a short test of its speed. A run that two of them show is made once.\n"
-        "`pbwn reproduce NAME --scale SCALE` makes one; add --dry-run to see its runs.",
+        f"\nDone counts the runs in {out}. Times are for {where} of this machine: measured on the runs in that folder, "
+        "or else by a short test of its speed. GPU hours stand where this machine would take days: they are for one "
+        f"current GPU ({TERAFLOPS:g} TFLOP/s). A run that two tables show is run once.\n"
+        "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
         markup=False,
-        highlight=False,
     )
+
+
+def _time(seconds: float, gpu_seconds: float) -> str:
+    """A time in one unit: that of this machine, or GPU hours where this machine would take days.
+
+    >>> _time(7.3, 1.0), _time(437.0, 60.0), _time(5_400.0, 60.0), _time(40_000_000.0, 455_000.0), _time(90_000, 0.0)
+    ('7 s', '7 min', '1.5 h', '126 GPU h', '25 h')
+    """
+    if seconds >= DAY and gpu_seconds:
+        return _rounded(gpu_seconds / 3_600, "GPU h")
+    for size, unit in ((3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return _rounded(seconds / size, unit)
+    return f"{seconds:.0f} s"
+
+
+def _rounded(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 10 or unit == "min" else f"{value:.1f} {unit}"

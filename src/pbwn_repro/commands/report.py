@@ -21,17 +21,18 @@ def report(
     ] = None,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write figures as PDF too.")] = False,
 ) -> None:
-    """Make report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
+    """Write report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
 
     Runs of `pbwn train` are shown too, grouped by model and data. A damaged run is named and left out, never averaged
     in.
     """
-    from pbwn_repro.report.page import write_files
-    from pbwn_repro.report.sections import collect
+    status = Console(stderr=True).status("reading runs ...")
+    with status:
+        from pbwn_repro.report.page import write_files
+        from pbwn_repro.report.sections import collect
 
-    collected = collect(runs)
-    with Console(stderr=True).status("reading runs ...") as status:
-        files = write_files(collected, out, tell=lambda doing: status.update(f"making {doing} ..."), pdf=pdf)
+        collected = collect(runs)
+        files = write_files(collected, out, tell=lambda doing: status.update(f"writing {doing} ..."), pdf=pdf)
     console = Console(highlight=False, soft_wrap=True)
     for section in collected.sections:
         console.print(summed_up(section), markup=False)
@@ -48,7 +49,7 @@ def summed_up(section: Section) -> str:
     """What there is of a table or figure, and what it says, in a line."""
     from pbwn_repro.report.model import in_words
 
-    made = "measured" if section.measurement else f"{len(section.runs)} runs"
+    made = "measured" if section.measurement else f"{len(section.runs)} {'run' if len(section.runs) == 1 else 'runs'}"
     missing = f", {len(section.missing)} missing" if section.missing else ""
     outcomes = Counter(in_words(claim.outcome, preliminary=claim.preliminary) for claim in section.claims)
     claims = "; ".join(f"{outcome}: {count}" for outcome, count in outcomes.items())

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import artefacts as artefact_names
 from pbwn_repro.commands.names import completing
@@ -44,7 +45,7 @@ def reproduce(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    jobs: Annotated[int | None, option("Runs at a time; as many as there are cores, or GPUs, if not given.")] = None,
+    jobs: Annotated[int | None, option("Runs at a time; by default one for each core or GPU.")] = None,
     out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
     data: Annotated[
         list[str] | None,
@@ -56,17 +57,19 @@ def reproduce(
     cluster: Annotated[
         str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
     ] = None,
-    retry: Annotated[bool, option("Try again what has diverged before.", "--retry")] = False,
-    quiet: Annotated[bool, option("Print the summary alone.", "--quiet", "-q")] = False,
+    retry: Annotated[bool, option("Run again what has diverged before.", "--retry")] = False,
+    quiet: Annotated[bool, option("Print only the summary.", "--quiet", "-q")] = False,
     dry_run: Annotated[
-        bool, option("Show the runs with their state, time and size; make nothing.", "--dry-run")
+        bool, option("Show the runs with their state, time and size; run nothing.", "--dry-run")
     ] = False,
 ) -> None:
-    """Make the runs that a table or figure needs: what is missing is made, what was cut off goes on.
+    """Run what a table or figure needs: finished runs are kept, interrupted ones resumed.
 
-    Where the best setting of a search has more seeds than the others, they are made when the search is done. The same
-    command goes on after anything; `pbwn report` then shows the result.
+    Where the best setting of a search has more seeds than the others, they are run when the search is done. Run the
+    same command to resume; `pbwn report` then shows the result.
     """
+    if not quiet:
+        announce(f"Planning the runs of {', '.join(artefact)} at the scale {scale} ...")
     from pbwn_repro.catalog import TrainedArtefact
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
@@ -139,8 +142,8 @@ def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device:
 
 def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     """Print what a sweep would do: each run with its state, its time and its bytes."""
+    from pbwn_repro.engine.reporting import duration
     from pbwn_repro.runs.packing import wall_seconds
-    from pbwn_repro.runs.view import duration
 
     table = Table("run", "state", "time", "on disk", box=None, pad_edge=False)
     table.columns[2].justify = table.columns[3].justify = "right"
@@ -153,7 +156,7 @@ def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
     megabytes = sum(item.bytes for item in left) / 1e6
     console.print(
-        f"\n{len(left)} of {len(items)} runs to make {where}: about {duration(seconds)} with "
+        f"\n{len(left)} of {len(items)} runs left to do {where}: about {duration(seconds)} with "
         f"{places.count} at a time, {megabytes:,.0f} MB on the disk. Nothing was written.",
         markup=False,
         highlight=False,
@@ -182,4 +185,4 @@ def summarise(result: Sweep, out: Path) -> None:
     words = f"{before + now} of {total} runs are done" + (f", {before} of them before" if before and now else "")
     print(f"{words} ({out})")
     if result.stopping:
-        print("stopped on request; the same command goes on")
+        print("stopped on request; run the same command to resume")

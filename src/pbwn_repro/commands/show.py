@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.names import artefacts, completing
 
-_COLOURS = {"holds": "green", "does not hold": "red", "not enough runs": "yellow"}
+_COLOURS = {"good": "green", "bad": "red", "neutral": "blue", "open": "yellow"}
 
 
 def show(
@@ -24,9 +25,17 @@ def show(
             autocompletion=completing(also=artefacts),
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where run folders are kept.")] = Path("runs"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where run folders are kept; if not given, runs, or else the results that the project ships.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
+    announce(f"Reading the runs of {artefact} ...")
     from pbwn_repro.catalog import find
     from pbwn_repro.report.model import Report, heading
     from pbwn_repro.report.sections import collect
@@ -36,16 +45,20 @@ def show(
     console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{escape(found.about)}\n", highlight=False)
     console.print(f"[bold]Protocol[/bold]  {escape(found.protocol)}", highlight=False)
     for departure in found.departures:
-        console.print(f"[bold]Departs[/bold]   {escape(departure)}", highlight=False)
+        console.print(f"[bold]Differs[/bold]   {escape(departure)}", highlight=False)
+    out = out or _folder_with(found.name)
     report = collect(out) if out.exists() else Report(out, (), {})
     sections = [section for section in report.sections if section.artefact.name == found.name]
+    if sections:
+        console.print(f"[bold]Runs in[/bold]   {escape(str(out))}", highlight=False, soft_wrap=True)
     for section in sections:
-        _section(console, section, out)
+        _section(console, section, out, first=section is sections[0])
     if not sections:
         if found.table:
             _paper(console, found.table)
         console.print(
-            f"\nNo runs in {escape(str(out))}. pbwn reproduce {found.name} --scale short (or smoke, paper) makes them.",
+            f"\nNo runs of {found.name} in {escape(str(out))}: name the folder that holds some with --out FOLDER, or "
+            f"start them with pbwn reproduce {found.name} --scale short (or smoke, paper).",
             highlight=False,
             soft_wrap=True,
         )
@@ -54,29 +67,42 @@ def show(
             console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", highlight=False, soft_wrap=True)
 
 
-def _section(console: Console, section: Any, out: Path) -> None:
-    from pbwn_repro.report.markdown import best_settings, texts
+def _folder_with(name: str) -> Path:
+    """The folder `runs` if it holds anything of an artefact, else the results that a checkout of the project ships."""
+    usual = Path("runs")
+    shipped = (Path("results"), Path(__file__).parents[3] / "results")
+    return next((folder for folder in (usual, *shipped) if (folder / name).is_dir()), usual)
+
+
+def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
+    """Print a section; the first of an artefact quotes the paper and the numbers of others, as in the report."""
+    from pbwn_repro.report.markdown import best_settings, texts, without_literature
     from pbwn_repro.report.missing import command, needed
+    from pbwn_repro.report.model import good_news
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
-    if table := section.table:
+    if table := section.table if first or not section.table else without_literature(section.table):
         below = any(cell.paper for cell in table.cells.values())
         words = f"{table.unit}: {table.ours}" + (", the paper's below" if below else "")
         titles = {row.key: row.title for row in table.rows}
         cells = {
-            (titles[row], column.title): texts(cell, median=table.medians)[: 1 + below]
+            (titles[row], column.title): texts(cell, median=table.medians, fixed=table.fixed)[: 1 + below]
             for (row, column), cell in table.cells.items()
+            if row in titles
         }
         _print_table(console, words, list(titles.values()), [column.title for column in table.columns], cells)
         if chosen := best_settings(table):
             console.print(f"Settings of these runs: {'; '.join(chosen)}", highlight=False)
     for decided in section.claims:
-        console.print(f"\n[italic]“{escape(decided.claim.quote)}”[/italic]", highlight=False)
+        said = f"“{decided.claim.quote}”" if first else decided.claim.words
+        console.print(f"\n[italic]{escape(said)}[/italic]", highlight=False)
         for verdict in decided.verdicts:
-            colour = _COLOURS[verdict.outcome]
-            console.print(f"  [{colour}]{verdict.outcome}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
-        for words in (decided.claim.note, decided.beside, needed(decided, section), decided.claim.remark):
+            colour, news = _COLOURS[verdict.meaning], good_news(verdict.claim, verdict.outcome)
+            words = f"{verdict.outcome} ({news})" if news else verdict.outcome
+            console.print(f"  [{colour}]{words}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
+        notes = (decided.claim.note, decided.claim.remark) if first else ()
+        for words in (*notes, decided.beside, needed(decided, section)):
             if words:
                 console.print(f"  [dim]{escape(words)}[/dim]", highlight=False)
     console.print()

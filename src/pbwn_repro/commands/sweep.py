@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import completing, data_sets, networks
 from pbwn_repro.commands.reproduce import pool_for, show_preview, summarise
@@ -45,12 +46,12 @@ def sweep(
     seeds: Annotated[int, option("Runs of each setting (default 1).", least=1)] = 1,
     epochs: Annotated[int | None, option("Length of each run.")] = None,
     steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.")] = None,
-    batch_size: Annotated[int | None, option("Examples of a step.")] = None,
+    batch_size: Annotated[int | None, option("Batch size.")] = None,
     config: Annotated[Path | None, option("JSON file with fields of the configuration.", metavar="FILE")] = None,
     set_: Annotated[
         list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
     ] = None,
-    jobs: Annotated[int | None, option("Runs at a time; as many as there are cores, or GPUs, if not given.")] = None,
+    jobs: Annotated[int | None, option("Runs at a time; by default one for each core or GPU.")] = None,
     out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
@@ -58,10 +59,10 @@ def sweep(
     cluster: Annotated[
         str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
     ] = None,
-    retry: Annotated[bool, option("Try again what has diverged before.", "--retry")] = False,
-    quiet: Annotated[bool, option("Print the summary alone.", "--quiet", "-q")] = False,
+    retry: Annotated[bool, option("Run again what has diverged before.", "--retry")] = False,
+    quiet: Annotated[bool, option("Print only the summary.", "--quiet", "-q")] = False,
     dry_run: Annotated[
-        bool, option("Show the runs with their state, time and size, and make nothing.", "--dry-run")
+        bool, option("Show the runs with their state, time and size; run nothing.", "--dry-run")
     ] = False,
 ) -> None:
     """Train every combination of methods, learning rates, weight decays and seeds: the same search for each method.
@@ -69,6 +70,8 @@ def sweep(
     The runs are those of `pbwn train`, in the same folders. The same command resumes after anything; `pbwn report`
     then shows the best setting of each method and how far each depends on the learning rate.
     """
+    if not quiet:
+        announce("Planning the runs ...")
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning import Item
     from pbwn_repro.runs.estimates import Speeds

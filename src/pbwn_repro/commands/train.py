@@ -1,4 +1,4 @@
-"""`pbwn train`: one run, started or gone on with."""
+"""`pbwn train`: one run, started or resumed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.data import CacheDir, DataDir
 from pbwn_repro.commands.names import Completion, completing, data_sets, methods, networks
 
@@ -53,8 +54,8 @@ def train(
     ] = None,
     epochs: Annotated[int | None, option("Length of the run.")] = None,
     steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.")] = None,
-    batch_size: Annotated[int | None, option("Examples of a step, over all processes.")] = None,
-    accumulation: Annotated[int | None, option("Parts that a step's batch is worked through in.")] = None,
+    batch_size: Annotated[int | None, option("Batch size of a step, over all processes.")] = None,
+    accumulation: Annotated[int | None, option("Parts to split a step's batch into.")] = None,
     lr: Annotated[float | None, option("Initial learning rate.")] = None,
     weight_decay: Annotated[float | None, option("Weight decay.")] = None,
     labels: Annotated[int | None, option("Number of labeled examples, for the ladder.")] = None,
@@ -70,13 +71,13 @@ def train(
         Literal["float32", "bfloat16", "float16"] | None, option("float32 (default), or mixed precision.")
     ] = None,
     compile: Annotated[bool | None, option("Compile the network.", "--compile/--no-compile")] = None,
-    evaluate_every: Annotated[int | None, option("Steps between tests; each epoch if not given.")] = None,
+    evaluate_every: Annotated[int | None, option("Steps between evaluations; each epoch if not given.")] = None,
     checkpoint_every: Annotated[int | None, option("Steps between checkpoints; each epoch if not given.")] = None,
-    log_every: Annotated[int | None, option("Steps that a line of metrics sums up.")] = None,
+    log_every: Annotated[int | None, option("Steps between lines of metrics.")] = None,
     on_nonfinite: Annotated[
         Literal["stop", "skip"] | None, option("What to do about a step with a loss or gradient that is not finite.")
     ] = None,
-    shard: Annotated[bool | None, option("Spread weights over processes (FSDP2).", "--shard/--no-shard")] = None,
+    shard: Annotated[bool | None, option("Shard the weights over processes (FSDP2).", "--shard/--no-shard")] = None,
     config: Annotated[Path | None, option("JSON file with fields of the configuration.", metavar="FILE")] = None,
     set_: Annotated[
         list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
@@ -85,19 +86,19 @@ def train(
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
     device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.")] = "auto",
-    threads: Annotated[int | None, option("Threads; give 1 where several runs share a machine.", least=1)] = None,
+    threads: Annotated[int | None, option("Threads; use 1 where several runs share a machine.", least=1)] = None,
     workers: Annotated[int, option("Processes that decode images of sets that do not fit into memory.", least=0)] = 4,
     tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
     monitor: Annotated[
         int | None,
         option("Record what the projection does, every so many steps, in monitor.jsonl.", metavar="STEPS", least=1),
     ] = None,
-    quiet: Annotated[bool, option("Print the result alone.", "--quiet", "-q")] = False,
+    quiet: Annotated[bool, option("Print only the result.", "--quiet", "-q")] = False,
     dry_run: Annotated[
-        bool, option("Show configuration, constrained weights and an estimate, and make no run.", "--dry-run")
+        bool, option("Show configuration, constrained weights and an estimate; run nothing.", "--dry-run")
     ] = False,
 ) -> None:
-    """Train one network. The same command goes on where it was cut off; a finished run is not made again.
+    """Train one network. Run the same command to resume an interrupted run; a finished one is not run again.
 
     What is not given comes from the paper's recipe for the network. Several processes:
     torchrun --nproc-per-node 2 -m pbwn_repro train ...
@@ -139,6 +140,8 @@ def _train(
     quiet: bool,
     dry_run: bool,
 ) -> None:
+    if not quiet:
+        announce("Preparing the run ...")
     import torch
 
     from pbwn_repro.engine.processes import keep_freed_memory, processes
@@ -176,9 +179,7 @@ def warn(config: Any) -> None:
     late = [drop for drop in drops if config.epochs is not None and drop > config.epochs]
     if late:
         epochs = ", ".join(map(str, late))
-        print(
-            f"the learning rate is to fall in epoch {epochs}, after the run's end: see schedule.drops", file=sys.stderr
-        )
+        print(f"the learning rate drops in epoch {epochs}, after the run ends: see schedule.drops", file=sys.stderr)
 
 
 def _reporter(folder: Any, *, quiet: bool, tensorboard: bool) -> Any:
@@ -189,6 +190,7 @@ def _reporter(folder: Any, *, quiet: bool, tensorboard: bool) -> Any:
 
 
 def _show(config: Any, dataset: Any, folder: Any, place: Any, speeds: Any) -> None:
+    from pbwn_repro.engine.reporting import duration
     from pbwn_repro.engine.training import Training
     from pbwn_repro.runs.folder import to_json
 
@@ -196,8 +198,7 @@ def _show(config: Any, dataset: Any, folder: Any, place: Any, speeds: Any) -> No
     estimate = speeds.estimate(config, dataset)
     print(to_json(config.document).decode())
     print(training.projection or "no weight is constrained by a projection")
-    hours, minutes = divmod(round(estimate.seconds / 60), 60)
     print(
-        f"\n{training.total_steps:,} steps, about {hours} h {minutes:02d} min on one core or GPU of this machine; "
+        f"\n{training.total_steps:,} steps, about {duration(estimate.seconds)} on one core or GPU of this machine; "
         f"{estimate.bytes / 1e6:,.0f} MB on the disk\n{folder.path} ({folder.state})"
     )

@@ -205,7 +205,7 @@ def _read_ready(
 ) -> dict[str, Decoded]:
     """Return the splits that stand decoded in the cache; a damaged one is an error, or counts as not there."""
     ready = {}
-    remedy = f"Run `pbwn data get {source.given}` to decode it anew." if damaged == "error" else "It is decoded anew."
+    remedy = f"Run `pbwn data get {source.given}` to decode it again." if damaged == "error" else "It is decoded again."
     for split in splits:
         try:
             decoded = read_decoded(store.decoded_folder(split, source.digests[split]), remedy=remedy)

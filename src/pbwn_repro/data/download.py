@@ -314,7 +314,7 @@ def _is_cached(file: SourceFile, folder: Path, progress: Quiet) -> bool:
     """Return whether the folder holds the right file; remove a damaged one."""
     paths = file.locate(folder)
     try:
-        file.verify(paths, remedy="It is fetched anew.")
+        file.verify(paths, remedy="It is downloaded again.")
     except DamagedFileError as error:
         progress.say(str(error))
         for path in paths:

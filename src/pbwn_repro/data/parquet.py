@@ -184,7 +184,7 @@ def _image_format(file: Path) -> str:
     """Return how the first image is encoded: jpeg, png."""
     for place, content, _ in _rows(file):
         return str(_open_image(place, content).format).lower()
-    raise DamagedFileError.about(file, expected="images", found="no rows", remedy="Fetch the file anew.")
+    raise DamagedFileError.about(file, expected="images", found="no rows", remedy="Download the file again.")
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def _opened(file: Path) -> Iterator[Any]:
             yield parquet
     except (pyarrow.ArrowException, OSError) as error:
         size = f"{file.stat().st_size:,} bytes that do not read ({error})"
-        remedy = "The file was cut or altered: fetch it anew."
+        remedy = "The file was cut or altered: download it again."
         raise DamagedFileError.about(file, expected="a parquet file", found=size, remedy=remedy) from error
 
 
@@ -223,4 +223,4 @@ def _open_image(place: str, content: bytes | None) -> Image.Image:
 
 
 def _undecodable(place: str, found: str) -> DamagedFileError:
-    return DamagedFileError.about(place, expected="an encoded image", found=found, remedy="Fetch the file anew.")
+    return DamagedFileError.about(place, expected="an encoded image", found=found, remedy="Download the file again.")

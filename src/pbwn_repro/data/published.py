@@ -124,7 +124,7 @@ class PublishedSource:
                     ", ".join(map(str, paths)),
                     expected=f"{part.count:,} images",
                     found=f"{len(images):,}",
-                    remedy="Fetch the files anew.",
+                    remedy="Download the files again.",
                 )
             decoded[split] = Decoded(images, self.known.classes, origin)
         return decoded

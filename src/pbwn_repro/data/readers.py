@@ -54,7 +54,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
             path,
             expected=f"an idx file of {dimensions} dimensions, beginning with {magic.hex()}",
             found=f"{len(content):,} bytes beginning with {content[:4].hex() or 'nothing'}",
-            remedy="Check that images and labels are not swapped, or fetch the file anew.",
+            remedy="Check that images and labels are not swapped, or download the file again.",
         )
     shape = [int.from_bytes(content[4 * i : 4 * i + 4], "big") for i in range(1, dimensions + 1)]
     if len(content) != header + math.prod(shape):
@@ -62,7 +62,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
             path,
             expected=f"{header + math.prod(shape):,} bytes for shape {tuple(shape)}",
             found=f"{len(content):,} bytes",
-            remedy="The file was cut or added to: fetch it anew.",
+            remedy="The file is truncated or too long: download it again.",
         )
     return torch.from_numpy(numpy.frombuffer(content, numpy.uint8, offset=header).copy()).view(shape)
 
@@ -78,7 +78,7 @@ def _unpacked(path: Path) -> bytes:
             path,
             expected="a whole gzip file",
             found=f"{len(content):,} bytes that do not unpack ({error})",
-            remedy="Fetch the file anew.",
+            remedy="Download the file again.",
         ) from error
 
 
@@ -97,7 +97,7 @@ def cifar_reader(members: Mapping[str, tuple[str, ...]], label_bytes: int) -> Re
                     f"{files[0]}, member {name}",
                     expected=f"records of {record:,} bytes",
                     found=f"{len(content):,} bytes",
-                    remedy="The file was cut or is of another set: fetch the archive anew.",
+                    remedy="The file is truncated or of another set: download the archive again.",
                 )
             parts[name] = numpy.frombuffer(content, numpy.uint8).reshape(-1, record)
         ordered = [parts[name] for name in members[split]]
@@ -135,7 +135,7 @@ def cifar10_of_png(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, b
             raise DamagedFileError.about(
                 f"{archive.name}, member {member}",
                 expected=f"a PNG with {len(part):,} rows of 1,024 pixels",
-                found=f"{len(content):,} bytes that are none ({error})",
+                found=f"{len(content):,} bytes that cannot be decoded ({error})",
                 remedy="It is not used.",
             ) from error
         yield name, numpy.concatenate([part[:, None], pixels], axis=1).tobytes()
@@ -153,7 +153,7 @@ def read_svhn_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
             path,
             expected="a MATLAB file",
             found=f"{path.stat().st_size:,} bytes that do not read ({error})",
-            remedy="Fetch the file anew.",
+            remedy="Download the file again.",
         ) from error
     images, labels = content.get("X"), content.get("y")
     if images is None or labels is None or images.shape[:3] != (32, 32, 3) or images.shape[3:] != (labels.size,):
@@ -162,11 +162,11 @@ def read_svhn_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
             path,
             expected="variables X of shape (32, 32, 3, n) and y of n labels",
             found=", ".join(f"{name} {shape}" for name, shape in variables.items()) or "no variables",
-            remedy="Fetch the cropped digits (format 2) anew.",
+            remedy="Download the cropped digits (format 2) again.",
         )
     if not ((labels >= 1) & (labels <= 10)).all():
         found = f"{labels.min()}..{labels.max()}"
-        raise DamagedFileError.about(path, expected="labels 1..10", found=found, remedy="Fetch the file anew.")
+        raise DamagedFileError.about(path, expected="labels 1..10", found=found, remedy="Download the file again.")
     pixels = torch.from_numpy(numpy.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(numpy.uint8, copy=False))
     return pixels, torch.from_numpy(labels.reshape(-1).astype(numpy.int64) % 10)
 
@@ -192,12 +192,12 @@ def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, byt
             archive,
             expected="a whole tar.gz archive",
             found=f"{archive.stat().st_size:,} bytes that do not unpack ({error})",
-            remedy="Fetch the file anew.",
+            remedy="Download the file again.",
         ) from error
     if missing := [name for name in names if name not in found]:
         raise DamagedFileError.about(
             archive,
             expected=f"the members {', '.join(names)}",
             found=f"no {', '.join(missing)}",
-            remedy="Fetch the published archive (CIFAR: the binary version).",
+            remedy="Download the published archive (CIFAR: the binary version).",
         )

@@ -69,7 +69,7 @@ def load_text(name: str) -> TextSet:
         raise MissingFileError.about(path, expected="a text file", found="none", remedy="Correct --data.") from None
     except UnicodeDecodeError as error:
         raise DamagedFileError.about(
-            path, expected="text in UTF-8", found=f"bytes that are none ({error})", remedy="Convert it first."
+            path, expected="text in UTF-8", found=f"bytes that are not UTF-8 ({error})", remedy="Convert it first."
         ) from None
     if len(text) < LEAST:
         raise DamagedFileError.about(

@@ -15,7 +15,7 @@ class MetricsLog:
         """Go on after `position` bytes; whatever follows was written after the checkpoint and is cut off."""
         size = path.stat().st_size if path.exists() else 0
         if size < position:
-            raise ValueError(f"{path} has {size} bytes, the checkpoint knows of {position}: it was cut by someone else")
+            raise ValueError(f"{path} has {size} bytes, the checkpoint knows of {position}: it was truncated")
         self._file = path.open("r+b" if path.exists() else "w+b")
         self._file.truncate(position)
         self._file.seek(position)

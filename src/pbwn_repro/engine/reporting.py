@@ -61,25 +61,24 @@ class Lines(Quiet):
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
         """Name the run and where it stands."""
         self._total, self._first, self._started, self._printed = total, step, time.monotonic(), 0.0
-        self._value, self._unit = "", unit
-        self.message(f"{name}: {f'going on at step {step:,} of' if step else 'starting,'} {total:,} steps")
+        self._unit, self._named = unit, -1
+        self.message(f"{name}: {f'resuming at step {step:,} of' if step else 'starting,'} {total:,} steps")
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
         """Print, if the last line is old enough."""
         now = time.monotonic()
         if now - self._printed < SECONDS_BETWEEN_LINES:
             return
-        self._printed = now
+        self._printed, self._named = now, step
         left = (now - self._started) / max(1, step - self._first) * (self._total - step)
         self.message(
-            f"step {step:,}/{self._total:,}  loss {loss:.4f}{self._value}  "
-            f"{speed:,.0f} {self._unit}/s  {_duration(left)} left"
+            f"step {step:,}/{self._total:,}  loss {loss:.4f}  {speed:,.0f} {self._unit}/s  {duration(left)} left"
         )
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Print the value."""
-        self._value = f"  {metric.words} {metric.shown(value)}"
-        self.message(f"step {step:,}/{self._total:,}{self._value}")
+        """Print the value; a step that a line has just named is not named again."""
+        where = "    " if step == self._named else f"step {step:,}/{self._total:,}"
+        self.message(f"{where}  {metric.words} {metric.shown(value)}")
 
 
 class Bar(Quiet):
@@ -170,7 +169,10 @@ class Everyone:
         return tell
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
+def duration(seconds: float) -> str:
+    """A time span as people say it, in one or two units."""
+    for size, unit, small, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            whole, rest = divmod(round(seconds / small), size // small)
+            return f"{whole:,} {unit} {rest} {smaller}" if rest else f"{whole:,} {unit}"
+    return f"{seconds:.0f} s"

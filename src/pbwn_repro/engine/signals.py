@@ -1,4 +1,4 @@
-"""Stopping when asked to: finish the step, save, say how to go on."""
+"""Stopping when asked to: finish the step, save, say how to resume."""
 
 from __future__ import annotations
 

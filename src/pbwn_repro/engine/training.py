@@ -1,4 +1,4 @@
-"""The loop: from a configuration and its data to a result, through steps that can be cut off anywhere."""
+"""The loop: from a configuration and its data to a result, through steps that can be interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Training:
     def _labeled(self, count: int) -> tuple[Tensor, Tensor]:
         """So many examples to train on, as the first steps see them."""
         if not isinstance(self._task, Supervised):
-            raise ConfigError(f"{self.config.model}: only what learns from labels alone can be looked at")
+            raise ConfigError(f"{self.config.model}: only supervised training can be inspected")
         steps = range(-(-count // self.config.batch_size))
         inputs, labels = zip(*(self._task.batch(step) for step in steps), strict=True)
         return torch.cat(inputs)[:count], torch.cat(labels)[:count]
@@ -156,7 +156,7 @@ class Training:
         start = self._network.start(config.method, config.init)
         told = self._network.accepted(self._task.told)
         if clash := told.keys() & config.model_options.keys():
-            raise ConfigError(f"model_options.{min(clash)}: the data tell it, it cannot be set")
+            raise ConfigError(f"model_options.{min(clash)}: it follows from the data and cannot be set")
         try:
             model = self._network.build(**told, **{**start, **config.model_options})
         except (TypeError, ValueError) as error:

@@ -10,14 +10,13 @@ import re
 from collections.abc import Mapping
 
 import pbwn
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.importing import imported, is_own
 from pbwn_repro.methods.method import Decay, Method, OptimizerSettings
 from pbwn_repro.methods.path_sgd import PathNormalized
 from pbwn_repro.methods.projections import Projection, ProjectionByProducts, UnitStart
 from pbwn_repro.methods.reparametrizations import OrthogonalWeightNormalization, WeightNormalization
 from pbwn_repro.methods.spheres import SGDG, AdamG, GeooptSGD, GreatCircles
-from pbwn_repro.models.family import listed
 
 __all__ = [
     "METHODS",

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.importing import is_own
-from pbwn_repro.models.family import Family, Init, Layers, Network, OwnModel, Scope, TaskName, listed
+from pbwn_repro.models.family import Family, Init, Layers, Network, OwnModel, Scope, TaskName
 from pbwn_repro.models.initialisation import Scheme, initialise
 from pbwn_repro.models.ladder import Ladder
 

@@ -9,7 +9,7 @@ def positive(network: str, **arguments: int) -> None:
     """Refuse an argument that is not a positive whole number."""
     for name, value in arguments.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(f"{network}: {name} must be a positive whole number, got {value!r}")
+            raise UsageError(f"{network}: {name} must be a positive integer, got {value!r}")
 
 
 def at_least(network: str, name: str, value: int, smallest: int, *, reason: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.importing import imported
 from pbwn_repro.models.initialisation import Scheme, initialise
 
@@ -162,15 +161,15 @@ class OwnModel(Network):
             f"scores of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
         )
         raise UsageError(
-            f"{self.name} answers inputs of shape {tuple(inputs.shape)} with {answer}: scores of shape {needed} are "
-            "needed, the last dimension being the classes"
+            f"{self.name} returns {answer} for inputs of shape {tuple(inputs.shape)}: scores of shape {needed} are "
+            "needed, with the classes as the last dimension"
         )
 
     def _callable(self) -> Callable[..., Any]:
         found = imported(self.name, kind="model", example=f"{OWN_EXAMPLE}, or the name of a network")
         if isinstance(found, nn.Module):
             raise UsageError(
-                f"{self.name} is a model already: name what builds one, so that its seed decides its start"
+                f"{self.name} is a model already: name the function that builds one, so that the seed sets its weights"
             )
         if not callable(found):
             raise UsageError(f"{self.name} is of type {type(found).__name__}: a model, or what returns one, is needed")
@@ -202,10 +201,3 @@ def call_for_model(target: str, maker: Callable[..., Any], arguments: Mapping[st
     if not isinstance(made, nn.Module):
         raise UsageError(f"{target} returned something of type {type(made).__name__}: a torch.nn.Module is needed")
     return made
-
-
-def listed(wanted: str, choices: Collection[str]) -> str:
-    """The choices, after the one that is nearest to what was wanted."""
-    nearest = difflib.get_close_matches(wanted, choices, n=1)
-    guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return f"{guess}There is {', '.join(choices)}"

@@ -305,9 +305,7 @@ class Ladder(nn.Module):
     def _pixels(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
         if flat.shape[1] != self.sizes[0]:
-            raise ValueError(
-                f"ladder: built for {self.sizes[0]} pixels an image, got a batch of shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"ladder: expects {self.sizes[0]} pixels per image, got a batch of shape {tuple(x.shape)}")
         return flat
 
 

@@ -46,7 +46,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
         if flat.shape[1] != self.num_pixels:
-            raise ValueError(f"mlp: built for {self.num_pixels} pixels an image, got a batch of shape {tuple(x.shape)}")
+            raise ValueError(f"mlp: expects {self.num_pixels} pixels per image, got a batch of shape {tuple(x.shape)}")
         scores: Tensor = self.classifier(self.features(flat))
         return scores
 

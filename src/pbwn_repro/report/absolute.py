@@ -10,7 +10,7 @@ from pbwn_repro.catalog.claims import BetterThanQuoted, Claim, Trains, Wider
 from pbwn_repro.metrics import METRICS, Metric
 from pbwn_repro.report.cells import SETTINGS, Cells, by_seed
 from pbwn_repro.report.model import Outcome, Verdict
-from pbwn_repro.report.statistics import CONFIDENCE, Interval, Values, diverging, finite, mean, paired
+from pbwn_repro.report.statistics import CONFIDENCE, Interval, Values, digits, diverging, finite, mean, paired, span
 
 FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
 
@@ -36,9 +36,9 @@ def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, 
         for confidence in (CONFIDENCE, 1 - (1 - CONFIDENCE) / number)
     )
     outcome, difference = _below_zero(interval), mean(differences)
-    amount = f"{abs(difference):.2f} points {'lower' if difference < 0 else 'higher'}"
-    span = f"95 % interval {interval.low:.2f} to {interval.high:.2f}" if interval else "one run: an interval needs two"
-    words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} quoted of {names[1]} ({span})."
+    amount = f"{digits(abs(difference), interval)} points {'lower' if difference < 0 else 'higher'}"
+    limits = span(interval) if interval else "one run: an interval needs two"
+    words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
     return Verdict(
         *(claim, outcome, words, difference),
         low=interval.low if interval else None,

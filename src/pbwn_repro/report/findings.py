@@ -41,7 +41,8 @@ class Finding:
     @property
     def sentence(self) -> str:
         """The finding as one line of text, Markdown allowed."""
-        return f"{self.what}: **{self.value}**, {self.beside} ({self.basis}). {self.paper}"
+        comma = "" if self.beside.startswith("of ") else ","
+        return f"{self.what}: **{self.value}**{comma} {self.beside} ({self.basis}). {self.paper}"
 
 
 def findings(report: Report) -> list[Finding]:
@@ -172,5 +173,5 @@ def _runs(section: Section, ours: Summary, theirs: Summary) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = (f"{value:.2g}" for value in (min(values), max(values)))
+    low, high = (f"{value:.0f}" if value >= 10 else f"{value:#.2g}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pbwn_repro.catalog import Number
 from pbwn_repro.catalog.relatives import RELATIVES
@@ -25,7 +26,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.sections import machine
-from pbwn_repro.report.verdicts import digits
+from pbwn_repro.report.statistics import Interval, digits
 
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
@@ -50,9 +51,9 @@ CAUTIONS = (
     "settings have in common; where that is a test error, it was chosen on the test set.",
 )
 _INTRODUCTION = """\
-Every number in tables and verdicts comes from run folders; `pbwn report` makes this page from them. Remarks say where a
-number is from elsewhere. A cell shows ours, then the paper's number in italics. A verdict answers a claim of the paper
-with our runs at one scale:
+Every number in tables and verdicts comes from run folders; `pbwn report` writes this page from them. Where a number
+comes from elsewhere, a remark says so. A cell shows ours, then the paper's number in italics. A verdict answers a claim
+of the paper with our runs at one scale:
 """
 _PAPER = """\
 The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
@@ -65,7 +66,7 @@ _HEADER = (
 # --- cells and tables
 
 
-def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False) -> str:
+def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False, fixed: bool = False) -> str:
     """Ours as in `7.94 ± 0.16 (5)`; a dash where nothing was run."""
     if summary is None:
         return "-"
@@ -74,17 +75,20 @@ def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = Fals
         return lost
     counted = ", ".join(part for part in (str(summary.count), lost) if part)
     middle = f", median {_with_spread(summary.median, None, decimals)}" if median and summary.count > 1 else ""
-    return f"{_with_spread(summary.mean, summary.deviation, decimals)}{middle} ({counted})"
+    return f"{_with_spread(summary.mean, summary.deviation, decimals, fixed=fixed)}{middle} ({counted})"
 
 
-def paper_text(number: Number | None) -> str:
+def paper_text(number: Number | None, *, fixed: bool = False) -> str:
     """The paper's as it prints it; a dash where it has none."""
-    return "-" if number is None else number.text or _with_spread(number.value, number.spread, number.decimals)
+    if number is None:
+        return "-"
+    return number.text or _with_spread(number.value, number.spread, number.decimals, fixed=fixed)
 
 
-def texts(cell: Cell, *, median: bool = False) -> tuple[str, str]:
+def texts(cell: Cell, *, median: bool = False, fixed: bool = False) -> tuple[str, str]:
     """Ours and the paper's, with as many decimals as the paper prints."""
-    return ours_text(cell.ours, cell.paper.decimals if cell.paper else 2, median=median), paper_text(cell.paper)
+    decimals = cell.paper.decimals if cell.paper else 2
+    return ours_text(cell.ours, decimals, median=median, fixed=fixed), paper_text(cell.paper, fixed=fixed)
 
 
 def chosen_text(summary: Summary | None) -> str:
@@ -114,8 +118,14 @@ def markdown(table: Table) -> str:
     for row in table.rows:
         cells = [table.cells[row.key, column] for column in table.columns]
         about = [row.about] if told else []
-        lines.append([row.title, *about, *(_markdown_cell(cell, median=table.medians) for cell in cells)])
+        lines.append([row.title, *about, *(_markdown_cell(cell, table) for cell in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def without_literature(table: Table) -> Table:
+    """The table without rows that hold numbers of the paper alone: those stand in the artefact's first table."""
+    kept = tuple(row for row in table.rows if any(table.cells[row.key, column].ours for column in table.columns))
+    return table if kept == table.rows or not kept else replace(table, rows=kept)
 
 
 def comma_separated(table: Table) -> str:
@@ -149,17 +159,18 @@ def latex(table: Table, caption: str) -> str:
     ]
     for row in table.rows:
         cells = [table.cells[row.key, column] for column in table.columns]
+        written = [texts(cell, median=table.medians, fixed=table.fixed) for cell in cells]
         if any(cell.ours for cell in cells):
-            lines.append(_latex_row(_escape(row.title), [texts(cell, median=table.medians)[0] for cell in cells]))
+            lines.append(_latex_row(_escape(row.title), [mine for mine, _ in written]))
             if any(cell.paper for cell in cells):
-                lines.append(_latex_row(r"\quad paper", [paper_text(cell.paper) for cell in cells]))
+                lines.append(_latex_row(r"\quad paper", [theirs for _, theirs in written]))
         else:
-            lines.append(_latex_row(rf"{_escape(row.title)} (paper)", [paper_text(cell.paper) for cell in cells]))
+            lines.append(_latex_row(rf"{_escape(row.title)} (paper)", [theirs for _, theirs in written]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
-def _markdown_cell(cell: Cell, *, median: bool) -> str:
-    ours, paper = texts(cell, median=median)
+def _markdown_cell(cell: Cell, table: Table) -> str:
+    ours, paper = texts(cell, median=table.medians, fixed=table.fixed)
     return f"{ours} · *{paper}*" if cell.paper else ours
 
 
@@ -171,10 +182,10 @@ def _escape(words: str) -> str:
     return words.replace("%", r"\%").replace("_", r"\_").replace("&", r"\&")
 
 
-def _with_spread(middle: float, spread: float | None, decimals: int) -> str:
+def _with_spread(middle: float, spread: float | None, decimals: int, *, fixed: bool = False) -> str:
     """Both with the same number of decimals, or as many as a small number needs."""
     size = abs(middle)
-    if 0 < size < 0.1:
+    if 0 < size < 0.1 and not fixed:
         decimals = max(decimals, min(12, 2 - math.floor(math.log10(size))))
     return f"{middle:.{decimals}f}" + ("" if spread is None else f" ± {spread:.{decimals}f}")
 
@@ -193,8 +204,10 @@ def whole(report: Report) -> str:
     parts += [f"{_PAPER}\n", f"{hardware(report)}\n"]
     if any(section.verdicts for section in report.sections):
         parts += ["## The paper's claims\n", overview(report)]
+    seen: set[str] = set()
     for section in report.sections:
-        parts += ["", *_section(section)]
+        parts += ["", *_section(section, first=section.artefact.name not in seen)]
+        seen.add(section.artefact.name)
     if any(section.is_reproduced for section in report.sections):
         parts += ["\n## Not run\n", not_run(report)]
     if report.left_out:
@@ -279,7 +292,7 @@ def hardware(report: Report) -> str:
     for section in report.sections:
         for environment in section.environments:
             made.setdefault(machine(environment), {})[section.number] = None
-    return "\n".join(f"Made on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
+    return "\n".join(f"Run on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
 
 
 def protocol(section: Section) -> str:
@@ -287,19 +300,21 @@ def protocol(section: Section) -> str:
     return "Protocol at paper scale" if section.is_reproduced else "Protocol"
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: Section, *, first: bool) -> Iterator[str]:
+    """A section; the paper's sentences and the numbers of others that its table quotes stand in the first of each."""
     yield f"## {section.title}\n"
     yield f"{section.artefact.about}\n"
     yield f"{protocol(section)}: {section.artefact.protocol}\n"
     if section.table:
         yield f"{section.table.unit[:1].upper()}{section.table.unit[1:]}; {section.table.ours}:\n"
-        yield markdown(section.table)
+        yield markdown(section.table if first else without_literature(section.table))
         if chosen := best_settings(section.table):
             yield f"Settings of these runs: {'; '.join(chosen)}.\n"
     for decided in section.claims:
         claim = decided.claim
-        yield f"> “{claim.quote}”\n"
-        said = (f"Tested: {claim.words}.", claim.note, decided.beside, claim.remark)
+        if first:
+            yield f"> “{claim.quote}”\n"
+        said = (f"Tested: {claim.words}.", decided.beside, *((claim.note, claim.remark) if first else ()))
         yield f"{' '.join(part for part in said if part)}\n"
         yield "\n".join(f"- **{_outcome(verdict)}**: {verdict.sentence}" for verdict in decided.verdicts) + "\n"
         if words := needed(decided, section):
@@ -336,4 +351,5 @@ def _interval(difference: float | None, low: float | None, high: float | None) -
         return "-"
     if low is None or high is None:
         return digits(difference)
-    return f"{digits(difference)} [{digits(low)}, {digits(high)}]"
+    interval = Interval(difference, low, high)
+    return f"{digits(difference, interval)} [{digits(low, interval)}, {digits(high, interval)}]"

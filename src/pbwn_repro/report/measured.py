@@ -20,8 +20,8 @@ from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
-from pbwn_repro.report.statistics import Interval, compare, deviation, mean, paired
-from pbwn_repro.report.verdicts import digits, one_sided, undecided
+from pbwn_repro.report.statistics import Interval, compare, deviation, digits, mean, paired, span
+from pbwn_repro.report.verdicts import one_sided, undecided
 
 Result = Mapping[str, Any]
 _AGREEMENT = 1e-6  # between closed form and automatic differentiation
@@ -256,10 +256,10 @@ def _seen_verdict(claim: Claim, result: Result, network: str, row: str, than: st
     compared = compare(values[0], values[1])
     interval, counts = compared.interval, compared.counts
     outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
-    span = "one run a side" if interval is None else f"{compared.kind}"
+    counted = "one run a side" if interval is None else compared.kind
     words = (
         f"{_SEEN[kind]}: {digits(mean(sides[0]))} of {names[0]}, {digits(mean(sides[1]))} of {names[1]} on {network} "
-        f"({span})."
+        f"({counted})."
     )
     low, high = (interval.low, interval.high) if interval else (None, None)
     difference = mean(list(values[0].values())) - mean(list(values[1].values()))
@@ -304,6 +304,7 @@ class _Times:
             *(rows, tuple(columns), cells),
             unit="time over normal training (%), the projection's own time in a step (% of a normal one), and hours",
             ours="median (rounds)",
+            fixed=True,
             drawn="every round, and the median (line)",
             undrawn=frozenset({"hours"}),
         )
@@ -377,10 +378,10 @@ class _Times:
         names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
         printed = criterion.row if criterion.row in self.paper.rows else "pbwn-riem"  # the paper times no other form
         timed = (printed, column.title) in self.paper.numbers
-        theirs = f" The paper's hours say {digits(self._over_normal(printed, column.title))} %." if timed else ""
+        theirs = f" The paper's hours say {self._over_normal(printed, column.title):.2f} %." if timed else ""
         words = (
-            f"{names[0]} takes {_more(median(values))} time than {names[1]} on {column.title} ({_span(interval)}; "
-            f"median of {len(values)} rounds).{theirs}"
+            f"{names[0]} takes {_more(median(values), interval)} time than {names[1]} on {column.title} ("
+            f"{_span(interval)}; median of {len(values)} rounds).{theirs}"
         )
         return _verdict(claim, outcome, values, interval, words, names)
 
@@ -392,8 +393,8 @@ class _Times:
         outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
         names = (self.titles[row], self.titles[than], column.title)
         words = (
-            f"{names[0]} takes {_more(median(values))} of a normal step's time than {names[1]} on {column.title} "
-            f"({_span(interval)}; median of {len(values)} rounds)."
+            f"{names[0]} takes {_more(median(values), interval)} of a normal step's time than {names[1]} on "
+            f"{column.title} ({_span(interval)}; median of {len(values)} rounds)."
         )
         return _verdict(claim, outcome, values, interval, words, names)
 
@@ -463,10 +464,10 @@ def _within(claim: Claim, result: Result) -> list[Verdict]:
                 outcome = "holds"
             elif interval and (interval.high < criterion.least or interval.low > criterion.most):
                 outcome = "does not hold"
-            words = f"layer {layer} of {network} with {method(criterion.row).title}: {digits(mean(values))}"
+            words = f"layer {layer} of {network} with {method(criterion.row).title}: {digits(mean(values), interval)}"
             bounds = f"between {criterion.least:g} and {criterion.most:g}"
-            span = f"95 % interval {digits(interval.low)} to {digits(interval.high)}" if interval else "one run"
-            sentence = f"In {words} ({span}; {bounds} is claimed)."
+            limits = span(interval) if interval else "one run"
+            sentence = f"In {words} ({limits}; {bounds} is claimed)."
             names = (method(criterion.row).title, "", f"{network}, layer {layer}")
             found.append(_verdict(claim, outcome, values, interval, sentence, names))
     return found or [undecided(claim, "Nothing of it was measured.")]
@@ -476,14 +477,14 @@ def _hours(part: Mapping[str, Any], seconds: float) -> float:
     return float(seconds * part["steps_per_epoch"] * part["epochs"] / 3600)
 
 
-def _more(percent: float) -> str:
-    return f"{digits(abs(percent))} % {'less' if percent < 0 else 'more'}"
+def _more(percent: float, interval: Interval | None) -> str:
+    return f"{digits(abs(percent), interval)} % {'less' if percent < 0 else 'more'}"
 
 
 def _span(interval: Interval | None) -> str:
     if interval is None:
         return "too few rounds for an interval"
-    return f"95 % interval {digits(interval.low)} to {digits(interval.high)}"
+    return span(interval)
 
 
 def _check_times(result: Result) -> None:

@@ -18,9 +18,8 @@ from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.report.model import Decided, Report, Section, Verdict
-from pbwn_repro.runs.estimates import LAYER_SECONDS, Effort, NetworkCost, effort, network_cost
+from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, effort, network_cost
 
-TERAFLOPS = 10.0
 ASSUMPTION = (
     f"GPU hours are the FLOPs of the runs at {TERAFLOPS:g} TFLOP/s, or {1000 * LAYER_SECONDS:g} milliseconds for each "
     "layer in a step where that is more: a count, not a measurement. Large convolutions come near the one on a current "
@@ -121,7 +120,7 @@ def _at_begun_settings(plans: Sequence[Plan], section: Section) -> str:
 
 
 def _about_copies(section: Section) -> str:
-    return " FOLDER holds the copy of the data that these runs were made on." if "FOLDER" in command(section) else ""
+    return " FOLDER holds the copy of the data that these runs used." if "FOLDER" in command(section) else ""
 
 
 def _rows_of(decided: Decided) -> set[str]:

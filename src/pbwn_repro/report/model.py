@@ -13,11 +13,34 @@ from typing import Any, Literal, get_args
 import pandas as pd
 
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale
-from pbwn_repro.catalog.claims import Claim
+from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
 from pbwn_repro.report.statistics import Interval
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+Meaning = Literal["good", "bad", "neutral", "open"]
+
+
+def meaning(claim: Claim, outcome: Outcome) -> Meaning:
+    """What an outcome means to somebody who wants to use the method, which is what its colour says.
+
+    That a cost which the paper admits is not there is good news; that a loss rises, or which setting is the best, is
+    neither good nor bad.
+    """
+    if outcome == "not enough runs":
+        return "open"
+    scaled = isinstance(claim.criterion, Conditioned) and claim.criterion.what == "scaled"
+    if scaled or isinstance(claim.criterion, Higher | BestSetting):
+        return "neutral"
+    admits_a_cost = isinstance(claim.criterion, Costs) and claim.criterion.least is not None
+    return "good" if (outcome == "holds") != admits_a_cost else "bad"
+
+
+def good_news(claim: Claim, outcome: Outcome) -> str:
+    """What to add to an outcome whose colour is not what its word leads a reader to expect; usually nothing."""
+    if isinstance(claim.criterion, Costs) and claim.criterion.least is not None:
+        return {"holds": "it costs time", "does not hold": "good news: it costs less"}.get(outcome, "")
+    return ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +97,7 @@ class Table:
         ours: how a cell of ours is written.
         medians: whether the median stands beside the mean.
         drawn: what a figure of it shows.
+        fixed: whether small numbers have no more decimals than others: a thousandth of a percent of the time is none.
         undrawn: metrics whose columns are no figure: hours on another machine say nothing beside the paper's.
     """
 
@@ -83,6 +107,7 @@ class Table:
     unit: str
     ours: str = "mean ± standard deviation (runs)"
     medians: bool = False
+    fixed: bool = False
     drawn: str = "every run, and the mean (line)"
     undrawn: frozenset[str] = frozenset()
 
@@ -151,6 +176,11 @@ class Verdict:
     beside: str = ""
     paper: Interval | None = None
 
+    @property
+    def meaning(self) -> Meaning:
+        """What it means to a user."""
+        return meaning(self.claim, self.outcome)
+
 
 @dataclass(frozen=True)
 class Decided:
@@ -165,6 +195,11 @@ class Decided:
         if any(verdict.outcome == "does not hold" and verdict.firm for verdict in self.verdicts):
             return "does not hold"
         return "holds" if {verdict.outcome for verdict in self.verdicts} == {"holds"} else "not enough runs"
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the outcome means to a user."""
+        return meaning(self.claim, self.outcome)
 
     @property
     def preliminary(self) -> bool:

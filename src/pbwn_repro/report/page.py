@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,10 +16,12 @@ from markupsafe import Markup, escape
 import pbwn
 from pbwn_repro.catalog import SCALES
 from pbwn_repro.catalog.artefact import Column
+from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.figures import MINUS, Drawing, drawings
 from pbwn_repro.report.findings import findings
+from pbwn_repro.report.forest import forest
 from pbwn_repro.report.markdown import (
     CAUTIONS,
     RULES,
@@ -31,10 +33,24 @@ from pbwn_repro.report.markdown import (
     protocol,
     texts,
     whole,
+    without_literature,
 )
 from pbwn_repro.report.missing import ASSUMPTION, command, missing, needed
-from pbwn_repro.report.model import OUTCOMES, Outcome, Report, Section, Table, Verdict, heading, in_words, plural
+from pbwn_repro.report.model import (
+    OUTCOMES,
+    Decided,
+    Meaning,
+    Outcome,
+    Report,
+    Section,
+    Table,
+    good_news,
+    heading,
+    in_words,
+    plural,
+)
 from pbwn_repro.report.palette import own_stroke, tones
+from pbwn_repro.report.statistics import Interval, digits
 
 CITATION = """@article{huang2017projection,
   title   = {Projection Based Weight Normalization for Deep Neural Networks},
@@ -44,7 +60,6 @@ CITATION = """@article{huang2017projection,
 }"""
 Drawn = dict[str, tuple[list[Drawing], list[Drawing]]]  # by the section's anchor
 _SINGLE = "\N{LEFT SINGLE QUOTATION MARK}\\1\N{RIGHT SINGLE QUOTATION MARK}"
-_EDGE = 5.0  # percent of a forest's width that stay free on each side
 
 
 def write(report: Report) -> Path:
@@ -88,7 +103,8 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
         _templates()
         .get_template("page.html")
         .render(
-            sections=[_view(section, *drawn[section.anchor]) for section in report.shown],
+            sections=_views(report, drawn),
+            overview=overview(report),
             tallies=tallies(report),
             findings=findings(report)[:3] if tallies(report) else [],
             runs=len({path for section in report.sections if len(section.runs) for path in section.runs.path}),
@@ -106,36 +122,50 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
     )
 
 
-def _view(section: Section, figures: list[Drawing], inside: list[Drawing]) -> dict[str, Any]:
-    """A section as its template reads it."""
+def _views(report: Report, drawn: Drawn) -> list[dict[str, Any]]:
+    """The sections as their template reads them; the first of an artefact quotes the paper and the literature."""
+    seen: set[str] = set()
+    views = []
+    for section in report.shown:
+        views.append(_view(section, *drawn[section.anchor], first=section.artefact.name not in seen))
+        seen.add(section.artefact.name)
+    return views
+
+
+def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, first: bool) -> dict[str, Any]:
     columns, lines = run_table(section)
-    rows = section.table.rows if section.table else ()
+    table = section.table if first or not section.table else without_literature(section.table)
+    rows = table.rows if table else ()
     return {
         "section": section,
+        "first": first,
+        "table": table,
+        "shortened": table is not section.table,
+        "metric": getattr(section.artefact, "metric", ""),
         "protocol": protocol(section),
         "claims": [(decided, needed(decided, section)) for decided in section.claims],
         "figures": figures,
         "inside": inside,
         "tones": {row.key: stroke.tone.name for row in rows if (stroke := own_stroke(row.look))},
-        "best": best(section.table),
-        "chosen": best_settings(section.table) if section.table else [],
+        "best": best(table),
+        "chosen": best_settings(table) if table else [],
         "command": command(section),
-        "has_paper": section.table is not None and any(cell.paper for cell in section.table.cells.values()),
+        "has_paper": table is not None and any(cell.paper for cell in table.cells.values()),
         "run_columns": columns,
         "run_lines": lines,
     }
 
 
-def tallies(report: Report) -> dict[str, dict[str, int]]:
+def tallies(report: Report) -> dict[str, dict[tuple[Outcome, Meaning], int]]:
     """How many claims came out how, by scale: what a scale says is not mixed with what another or a variant says."""
-    found = {scale: Counter[str]() for scale in reversed(SCALES)}
+    found = {scale: Counter[tuple[Outcome, Meaning]]() for scale in reversed(SCALES)}
     for section in report.shown:
         if section.scale and not section.variant:
-            found[section.scale].update(decided.outcome for decided in section.claims)
+            found[section.scale].update((decided.outcome, decided.meaning) for decided in section.claims)
     return {
-        scale: {outcome: outcomes[outcome] for outcome in OUTCOMES if outcomes[outcome]}
-        for scale, outcomes in found.items()
-        if outcomes
+        scale: dict(sorted(counts.items(), key=lambda each: OUTCOMES.index(each[0][0])))
+        for scale, counts in found.items()
+        if counts
     }
 
 
@@ -192,48 +222,32 @@ def environments(report: Report) -> list[dict[str, Any]]:
     return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
 
 
-# --- differences as lines around zero
+# --- the claims, each once
 
 
 @dataclass(frozen=True)
-class Line:
-    """Where a comparison's limits, difference and single pairs lie, in percent of the width."""
+class Tested:
+    """A claim with what each section says to it: the artefact at a scale, and its variants."""
 
-    low: float
-    middle: float
-    high: float
-    dots: tuple[float, ...]
-    outcome: Outcome
+    claim: Claim
+    sections: tuple[tuple[Section, Decided], ...]
 
 
-@dataclass(frozen=True)
-class Forest:
-    """The differences of several comparisons on one scale."""
+def overview(report: Report) -> dict[str, list[Tested]]:
+    """By the number of the table or figure, each claim once."""
+    found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
+    for section in report.shown:
+        for decided in section.claims:
+            found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
+    return {
+        number: [Tested(claim, tuple(places)) for claim, places in claims.items()] for number, claims in found.items()
+    }
 
-    zero: float
-    lines: tuple[Line, ...]
 
-
-def forest(verdicts: Sequence[Verdict]) -> Forest | None:
-    """Lay out all differences that are known on one scale with zero in sight; None if none is known."""
-    known = [verdict for verdict in verdicts if verdict.difference is not None]
-    if not known:
-        return None
-    ends = [
-        value for each in known for value in (each.low, each.difference, each.high, *each.dots) if value is not None
-    ]
-    start = min(0.0, *ends)
-    width = (max(0.0, *ends) - start) or 1.0
-
-    def place(value: float) -> float:
-        return round(_EDGE + (100 - 2 * _EDGE) * (value - start) / width, 1)
-
-    lines = []
-    for each in known:
-        middle = each.difference or 0.0
-        low, high = (middle if value is None else value for value in (each.low, each.high))
-        lines.append(Line(place(low), place(middle), place(high), tuple(map(place, each.dots)), each.outcome))
-    return Forest(place(0.0), tuple(lines))
+def signed(value: float, low: float | None, high: float | None) -> str:
+    """A difference with its sign, and with as many digits as its interval knows."""
+    text = digits(value, None if low is None or high is None else Interval(value, low, high))
+    return text.replace("-", MINUS) if text.startswith("-") else f"+{text}"
 
 
 def _templates() -> Environment:
@@ -248,13 +262,13 @@ def _templates() -> Environment:
         "capitalise": lambda text: text[:1].upper() + text[1:],
         "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
         "forest": forest,
+        "good_news": good_news,
         "heading": heading,
         "in_words": lambda outcome, preliminary: in_words(outcome, preliminary=preliminary),
         "plural": plural,
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
-        "signed": lambda value: f"{value:+.3g}".replace("-", MINUS),
-        "slug": lambda text: text.replace(" ", "-"),
-        "texts": lambda cell, median: texts(cell, median=median),
+        "signed": signed,
+        "texts": lambda cell, table: texts(cell, median=table.medians, fixed=table.fixed),
     }
     return templates
 

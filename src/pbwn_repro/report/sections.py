@@ -25,14 +25,14 @@ from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, mean
-from pbwn_repro.report.verdicts import difference_in_words, digits, verdicts
+from pbwn_repro.report.statistics import Values, compare, digits, mean
+from pbwn_repro.report.verdicts import difference_in_words, verdicts
 from pbwn_repro.tasks import metric_of
 
 _SCALES: Mapping[str, str] = {
     "smoke": "Scale smoke: seconds of training on stand-ins for the data, to see that everything runs. The numbers say "
     "nothing about the methods.",
-    "short": "Scale short: the paper's protocol squeezed into fewer epochs. Errors are higher than the paper's, and "
+    "short": "Scale short: the paper's protocol in fewer epochs. Errors are higher than the paper's, and "
     "differences between methods need not be those at full length.",
     "paper": "Scale paper: the published protocol at full length.",
 }
@@ -68,7 +68,7 @@ def collect(root: Path) -> Report:
 
 
 def _has_own_runs(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> bool:
-    """Whether a section is worth a look: what stands beside the paper's artefacts borrows some of their runs."""
+    """Whether a section is worth showing: what stands beside the paper's artefacts borrows some of their runs."""
     return artefact.name not in EXPERIMENTS or bool(((runs.scale == scale) & (runs.home == artefact.name)).any())
 
 
@@ -172,7 +172,7 @@ def _counted(section: Section) -> list[str]:
     count = sum(verdict.difference is not None for verdict in section.verdicts)
     if count < 2:
         return []
-    return [f"{count} comparisons with the claims: of twenty that compare equals, one is expected to look different."]
+    return [f"{count} comparisons with the claims: of twenty that compare equals, one is expected to differ by chance."]
 
 
 def _lengths(configs: Sequence[RunConfig]) -> list[str]:
@@ -224,8 +224,8 @@ def _machines(environments: Iterable[Mapping[str, Any]]) -> list[str]:
     """What the runs were made on, a sentence."""
     places = sorted({machine(environment) for environment in environments if environment})
     if len(places) > 1:
-        return [f"Made on different hardware or versions: {'; '.join(places)}."]
-    return [f"Made on {places[0]}."] if places else []
+        return [f"Run on different hardware or versions: {'; '.join(places)}."]
+    return [f"Run on {places[0]}."] if places else []
 
 
 def machine(environment: Mapping[str, Any]) -> str:

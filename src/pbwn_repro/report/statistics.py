@@ -154,3 +154,25 @@ def shared(ours: Values, theirs: Values) -> list[float]:
     """Our values of the seeds that both sides have; all of ours where they have none in common."""
     seeds = ours.keys() & theirs.keys() or ours.keys()
     return [ours[seed] for seed in sorted(seeds)]
+
+
+def digits(value: float, within: Interval | None = None) -> str:
+    """A number with as many digits as its interval knows: those down to the second one of half its width.
+
+    Without an interval, two decimals, or three digits that count where it is small.
+
+    >>> digits(7.944), digits(0.012345), digits(-0.3)
+    ('7.94', '0.0123', '-0.30')
+    >>> digits(0.012345, Interval(0.012345, -0.02, 0.05)), digits(123.4, Interval(123.4, 90.0, 160.0))
+    ('0.012', '123')
+    """
+    reach = (within.high - within.low) / 2 if within else 0.0
+    if reach > 0 and math.isfinite(reach):
+        decimals = max(0, 1 - math.floor(math.log10(reach)))
+        return f"{round(value, decimals) + 0.0:.{decimals}f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def span(interval: Interval) -> str:
+    """An interval in words."""
+    return f"95 % interval {digits(interval.low, interval)} to {digits(interval.high, interval)}"

@@ -40,10 +40,12 @@ from pbwn_repro.report.statistics import (
     Values,
     compare,
     contrast,
+    digits,
     diverging,
     finite,
     mean,
     shared,
+    span,
 )
 
 Comparison = Better | Higher | Alike | NotWorse
@@ -282,7 +284,9 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         outcome, lost, _ = _with_losses("not enough runs", corners, (row,), cells)
         return Verdict(claim, outcome, words + lost, counts=counts, row=title, against=against, column=place)
     points = METRICS[criterion.metric].points
-    change = f"{digits(abs(interval.difference))} {points} {'larger' if interval.difference > 0 else 'smaller'}"
+    change = (
+        f"{digits(abs(interval.difference), interval)} {points} {'larger' if interval.difference > 0 else 'smaller'}"
+    )
     seen = "No significant difference: the" if interval.contains_zero else "The"
     words = (
         f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
@@ -424,7 +428,7 @@ def _duel_in_words(duel: _Duel, stated: float) -> str:
     if duel.difference is None:
         one, other = duel.compared.counts
         return f"{duel.lost[0]} of {one} runs at {stated:g} and {duel.lost[1]} of {other} at {duel.rival:g} diverged"
-    amount = f"{digits(abs(duel.difference))} {'lower' if duel.difference < 0 else 'higher'}"
+    amount = f"{digits(abs(duel.difference), duel.compared.interval)} {'lower' if duel.difference < 0 else 'higher'}"
     found = f"at {stated:g} it is {amount} than at {duel.rival:g}"
     if duel.compared.interval is None:
         return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
@@ -446,7 +450,7 @@ def difference_in_words(names: tuple[str, str, str], compared: Compared, metric:
     """By how much one row is above or below another, without a full stop and without a verdict."""
     row, against, column = names
     unit = f" {metric.points}" if metric.points else ""
-    amount = f"{digits(abs(difference))}{unit} {'lower' if difference < 0 else 'higher'}"
+    amount = f"{digits(abs(difference), compared.interval)}{unit} {'lower' if difference < 0 else 'higher'}"
     found = f"{metric.words} of {row} is {amount} than that of {against}{f' at {column}' if column else ''}"
     if compared.interval is None:
         return f"{found}, but with {runs(compared.counts)}: an interval needs two a side"
@@ -481,20 +485,6 @@ def _sentence(
         "not enough runs": f"neither within the margin of {margin} nor beyond it",
     }[outcome]
     return f"The {found}: {ending}."
-
-
-def digits(value: float) -> str:
-    """A number with as many digits as a reader needs: two decimals, or three that count where it is small.
-
-    >>> digits(7.944), digits(0.012345), digits(-0.3)
-    ('7.94', '0.0123', '-0.30')
-    """
-    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
-
-
-def span(interval: Interval) -> str:
-    """An interval in words."""
-    return f"95 % interval {digits(interval.low)} to {digits(interval.high)}"
 
 
 def runs(counts: tuple[int, int]) -> str:

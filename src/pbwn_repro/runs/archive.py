@@ -37,7 +37,7 @@ def archive(runs: Path, target: Path) -> Archived:
     one of the two is wrong, or they come from different machines and do not belong into one folder.
     """
     if not runs.is_dir():
-        raise FileNotFoundError(f"{runs}: there is no such folder with runs")
+        raise FileNotFoundError(f"{runs}: no such folder")
     done = Archived()
     is_inside = runs.resolve() in target.resolve().parents
     for source in run_folders(runs):

@@ -35,6 +35,7 @@ from pbwn_repro.tasks import AnySet, describe
 
 USUAL_TEXT = 1_000_000  # characters of a text that is not known
 USUAL_ALPHABET = 96
+TERAFLOPS = 10.0  # a second, of a current GPU in large convolutions
 LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
 
 
@@ -175,7 +176,7 @@ class Estimate:
 class Speeds:
     """What is known of this machine and of the networks; what was found out is kept in the cache folder.
 
-    out: the runs whose times are looked at.
+    out: the runs whose times are used.
     """
 
     out: Path
@@ -265,7 +266,7 @@ def _probe(kind: str, device: str) -> float:
 
 
 def _shown_speeds(out: Path, device: str) -> dict[str, list[float]]:
-    """Seconds that one picture of a step took on one core, by network, a number for each run below `out`."""
+    """Seconds that one image of a step took on one core, by network, a number for each run below `out`."""
     shown: dict[str, list[float]] = {}
     for path in sorted(out.glob("*/**/timing.jsonl")):
         folder = RunFolder(path.parent)

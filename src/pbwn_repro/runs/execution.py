@@ -1,4 +1,4 @@
-"""Filling one run folder: skip what is done, resume what was cut off, start what is new."""
+"""Filling one run folder: skip what is done, resume what was interrupted, start what is new."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def execute(
                 folder.note_divergence(error.step, str(error))
             raise
         except Interrupted:
-            raise Interrupted(f"stopped and saved in {folder.path}; the same command goes on from there") from None
+            raise Interrupted(f"stopped and saved in {folder.path}; run the same command to resume") from None
         finally:
             metrics.close()
             timing.close()
@@ -81,7 +81,7 @@ def _found(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str
     result = folder.read_result()
     folder.agreed(config, reporter.message)
     for name in _changed_code(config, folder):
-        reporter.message(f"{name} has changed since this run was made: for a run with it, choose another --out")
+        reporter.message(f"{name} has changed since this run was started: for a run with it, choose another --out")
     return result
 
 
@@ -127,7 +127,7 @@ def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter
         write_atomically(folder.environment, to_json(now))
         return
     except (ValueError, AttributeError):
-        reporter.message(f"{folder.environment.name} is damaged and written anew: what it said is lost")
+        reporter.message(f"{folder.environment.name} was damaged and has been rewritten: its earlier content is lost")
         write_atomically(folder.environment, to_json(now))
         return
     if changed:

@@ -59,7 +59,7 @@ class RunFolder:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self.config} cannot be read ({error}): move the folder away") from None
         if not isinstance(fields, dict):
-            raise ConfigError(f"{self.config} holds no object: move the folder away")
+            raise ConfigError(f"{self.config} holds no JSON object: move the folder away")
         if is_version_1(fields):
             raise OutdatedError(f"{self.path} was written by an earlier version: run `pbwn migrate {self.path}`")
         try:
@@ -128,7 +128,7 @@ class RunFolder:
         except ValueError:
             found = None
         if not isinstance(found, dict) or not found:
-            raise OSError(f"{self.result} is damaged: remove it, and the run goes on")
+            raise OSError(f"{self.result} is damaged: remove it, and the run resumes")
         return found
 
     def note_divergence(self, step: int, message: str) -> None:

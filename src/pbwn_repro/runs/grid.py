@@ -29,7 +29,7 @@ class Grid:
     seeds: int = 1
 
     def settings(self) -> list[dict[str, Any]]:
-        """What tells each run from the others, seeds outermost: a sweep that is cut off has the first seeds whole."""
+        """What tells each run from the others, seeds outermost: an interrupted sweep has complete first seeds."""
         axes = {
             "seed": tuple(range(1, self.seeds + 1)),
             "method": self.methods,

@@ -134,10 +134,10 @@ class Job(Protocol):
     def state(self) -> State: ...
 
     def make(self, device: torch.device, reporter: Reporter) -> None:
-        """Do the work, or go on with it, in this process."""
+        """Do the work, or resume it, in this process."""
 
 
-WORKERS = 4  # that decode pictures, of sets that do not fit into memory
+WORKERS = 4  # that decode images, of sets that do not fit into memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +195,7 @@ def work(job: Job, device: str, threads: int) -> Ending:
     try:
         job.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return Ending("failed", f"{job.path} cannot be made: {error.strerror}")
+        return Ending("failed", f"{job.path} cannot be created: {error.strerror}")
     log = job.path / LOG
     with _printing_to(log):
         ending = _make(job, device)

@@ -48,7 +48,7 @@ def migrate(root: Path, *, dry_run: bool = False) -> Iterator[Outcome]:
     whole, and calling this again finishes the work. A folder that cannot be migrated stops no other.
     """
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: there is no such folder with runs")
+        raise FileNotFoundError(f"{root}: no such folder")
     for folder in run_folders(root):
         try:
             yield _migrate(folder, dry_run=dry_run)
@@ -147,7 +147,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its configuration last: until then it is found again if this is cut off."""
+    """Remove a folder, its configuration last: until then it is found again if this is interrupted."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -82,7 +82,7 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
-        raise UsageError(f"--device {name!r}: there is auto, cpu, cuda, cuda:<number>")
+        raise UsageError(f"--device {name!r}: choose from auto, cpu, cuda, cuda:<number>")
     if device.type == "cuda" and (device.index or 0) >= found:
         raise UsageError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
     return device

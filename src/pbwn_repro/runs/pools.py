@@ -126,16 +126,16 @@ def _ending(code: int, pipe: Any) -> Ending:
     finally:
         pipe.close()
     if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-        return Ending("stopped", "stopped at once; the same command goes on from the last checkpoint")
+        return Ending("stopped", "stopped at once; the same command resumes from the last checkpoint")
     word = f"killed by {signal.Signals(-code).name}" if code < 0 else f"gone with exit code {code}"
-    return Ending("killed", f"the process was {word}; the same command goes on from its last checkpoint")
+    return Ending("killed", f"the process was {word}; the same command resumes from its last checkpoint")
 
 
-RETRIES = 3  # of a job whose process or machine dies: it goes on from its last checkpoint, wherever there is room
+RETRIES = 3  # of a job whose process or machine dies: it resumes from its last checkpoint, in any free slot
 
 
 class RayPool:
-    """As many jobs at once as the cluster has room for: a GPU each if it has any, else a core each."""
+    """As many jobs at once as the cluster can run: a GPU each if it has any, else a core each."""
 
     def __init__(self, address: str, *, device: str = "auto", jobs: int | None = None) -> None:
         """Nothing is started yet; `address` is auto for the cluster that runs on this machine."""
@@ -204,7 +204,7 @@ class RayPool:
             return Ending("failed", str(error.cause))
         except errors.RayError as error:
             reason = str(error).strip().splitlines()[0]
-            return Ending("killed", f"{reason} The same command goes on from its last checkpoint")
+            return Ending("killed", f"{reason} The same command resumes from its last checkpoint")
         return ending
 
 

@@ -1,4 +1,4 @@
-"""Many jobs: make what is missing, skip what is done, go on with what was cut off; one that fails stops no other."""
+"""Many jobs: run what is missing, skip what is done, resume what was interrupted; one that fails stops no other."""
 
 from __future__ import annotations
 
@@ -116,4 +116,4 @@ def _divergence(note: Path) -> Ending:
     try:
         return Ending("diverged", str(json.loads(note.read_text())["message"]))
     except (ValueError, TypeError, LookupError):
-        return Ending("failed", f"{note} is damaged: remove it, and the run is made again")
+        return Ending("failed", f"{note} is damaged: remove it to run it again")

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pbwn_repro.engine.reporting import duration
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Ending, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen, View
@@ -169,15 +170,6 @@ def final_value(path: Path) -> tuple[str, str] | None:
 def described(ending: Ending) -> str:
     """How a job ended, in words."""
     return _WORDS[ending.kind] + (f": {ending.message}" if ending.message else "")
-
-
-def duration(seconds: float) -> str:
-    """A time span as people say it, in one or two units."""
-    for size, unit, small, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if seconds >= size:
-            whole, rest = divmod(round(seconds / small), size // small)
-            return f"{whole:,} {unit} {rest} {smaller}" if rest else f"{whole:,} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _running(found: Progress | None) -> tuple[ProgressBar, str, str, str]:

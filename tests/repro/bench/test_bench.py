@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import pbwn
 from pbwn.paths.batch import Batch
 from pbwn_repro.bench.projection import constrained_in, extra_memory
+from pbwn_repro.bench.show import _spread
 from pbwn_repro.bench.step_rules import starts_of, step_rules
 from pbwn_repro.bench.steps import TrainingStep
 from pbwn_repro.bench.suite import PARTS, _plain
@@ -27,6 +28,8 @@ def test_a_quick_run_writes_every_part_and_shows_a_table_for_each(tmp_path):
     assert set(results["training"]["resnet-20"]) == {"normal", "wn", "pbwn", "pbwn-riem", "pbwn-epoch"}
     for title in ("Projection", "Riemannian gradient", "step rules", "Optimizer step", "Training step", "Growth"):
         assert title in done.output
+    assert done.output.index("The projection takes") < done.output.index("Training step")
+    assert "limit: reading and writing each weight once at the memory's speed" in done.output
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -56,6 +59,20 @@ def test_a_step_rule_is_timed_on_rows_that_move():
                 assert not torch.isclose(weight.tensor, start, rtol=0, atol=1e-6).flatten(1).all(1).any()
 
 
+def test_one_sample_has_no_range_and_a_range_names_its_unit_once():
+    assert _spread({"median": 0.0386, "lower_quartile": 0.0386, "upper_quartile": 0.0386, "runs": 1}) == (
+        "38.6 ms",
+        "one sample",
+    )
+    assert (
+        _spread({"median": 2e-5, "lower_quartile": 1.9e-5, "upper_quartile": 3e-5, "runs": 9})[1] == "19.0 to 30.0 µs"
+    )
+    assert (
+        _spread({"median": 2e-5, "lower_quartile": 1.9e-5, "upper_quartile": 3e-3, "runs": 9})[1]
+        == "19.0 µs to 3.00 ms"
+    )
+
+
 def test_one_part_of_one_network_can_be_asked_for(tmp_path):
     arguments = ["bench", "--quick", "--part", "memory", "--network", "resnet-32", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, arguments)
@@ -65,7 +82,7 @@ def test_one_part_of_one_network_can_be_asked_for(tmp_path):
     assert "projection" not in results
 
 
-def test_a_network_without_pictures_of_32_by_32_has_no_training_step(tmp_path):
+def test_a_network_without_images_of_32_by_32_has_no_training_step(tmp_path):
     arguments = ["bench", "--quick", "--part", "training", "--part", "memory", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, [*arguments, "--network", "mlp"])
     assert done.exit_code == 0, done.output
@@ -89,7 +106,7 @@ def test_an_unknown_network_is_refused_before_anything_is_measured(tmp_path, par
 def test_an_unknown_part_is_refused_by_name():
     done = CliRunner().invoke(app, ["bench", "--quick", "--part", "speed"])
     assert isinstance(done.exception, ValueError)
-    assert "unknown part speed: there is projection" in str(done.exception)
+    assert "unknown part 'speed': Choose from training" in str(done.exception)
 
 
 def test_candidates_run_equally_often_in_an_order_that_changes():

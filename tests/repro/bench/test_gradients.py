@@ -1,4 +1,4 @@
-"""What is measured of gradients is what the formulas say, and the measurement goes on where it was cut off."""
+"""What is measured of gradients is what the formulas say, and the measurement resumes where it was interrupted."""
 
 import pytest
 import torch

@@ -87,7 +87,7 @@ def test_a_damaged_decoded_split_is_replaced_when_asked(published, cache, make):
 
     digest = load("error").digest
     flip_pixel(next(cache.glob("*/decoded/train-*")))
-    with pytest.raises(DamagedFileError, match=r"Run `pbwn data get tiny-cifar` to decode it anew"):
+    with pytest.raises(DamagedFileError, match=r"Run `pbwn data get tiny-cifar` to decode it again"):
         load("error")
     assert load("replace").digest == digest
     assert load("error").digest == digest

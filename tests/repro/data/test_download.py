@@ -113,7 +113,7 @@ def test_a_damaged_file_in_the_cache_is_told_and_fetched_anew(published, cache, 
     assert len(load(known, cache, heard).train) == 20
     assert server.requests[name] == 2
     assert sum(server.requests.values()) == 5
-    assert any(name in sentence and "fetched anew" in sentence for sentence in heard.sentences)
+    assert any(name in sentence and "downloaded again" in sentence for sentence in heard.sentences)
 
 
 def test_what_a_killed_process_left_is_cleared_away(published, cache, make, server):

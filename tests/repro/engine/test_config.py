@@ -15,9 +15,11 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"learning_rate": 0.1}, "learning_rate: there is no such field; there is accumulation"),
+        ({"learning_rate": 0.1}, "learning_rate: there is no such field: Choose from accumulation"),
         ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.sgd\.lr: Input should be greater than 0; found -0.1"),
-        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.sgd\.rate: there is no such field"),
+        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.sgd\.rate: there is no such field: Choose"),
+        ({"optimizer": {"kind": "sgd", "momentun": 0.9}}, r"optimizer\.sgd\.momentun: .* did you mean 'momentum'\?"),
+        ({"bacth_size": 5}, r"bacth_size: there is no such field: did you mean 'batch_size'\?"),
         ({"optimizer": {"kind": "lion"}}, "optimizer: .*'sgd', 'adam', 'adamw'"),
         ({"epochs": 0}, "epochs: Input should be greater than 0; found 0"),
         ({"epochs": 1.5}, "epochs: .*found 1.5"),
@@ -37,7 +39,7 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
         ({"model": "char-gpt"}, "char-gpt learns from text: give --data text:FILE"),
         ({"data": {"name": "text-a", "digest": "0", "context": 8}}, "mlp learns from images: data.context is for text"),
         ({"shard": True}, "start several with torchrun"),
-        ({"shard": True, "processes": 2, "method": "wn"}, "weights that wn makes anew in each pass"),
+        ({"shard": True, "processes": 2, "method": "wn"}, "weights that wn recomputes in each pass"),
         ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
         ({"seed": "one"}, "seed: .*found 'one'"),
     ],

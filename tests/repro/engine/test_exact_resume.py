@@ -1,4 +1,4 @@
-"""After SIGKILL at any moment, a run that is started again ends byte for byte like one that was never cut off."""
+"""After SIGKILL at any moment, a run that is started again ends byte for byte like one that was never interrupted."""
 
 import random
 import signal
@@ -70,7 +70,7 @@ SCENARIOS = {
     "two processes with sharded weights": {"model": "resnet-8", "method": "pbwn", "processes": 2, "shard": True},
     "two processes": {"model": "resnet-8", "method": "pbwn", "processes": 2, "data": {"augmentation": "authors"}},
 }
-# One after the other in one folder, each in a process of its own that resumes where the last was cut off.
+# One after the other in one folder, each in a process of its own that resumes where the last was interrupted.
 FEW_MOMENTS = [("step", 1), ("stage", "optimizer.pt written", 2), ("step", 8)]
 MOMENTS = [
     ("step", 1),

@@ -1,4 +1,4 @@
-"""A run that is asked to stop goes on to the same bytes; asked twice, it leaves at once."""
+"""A run that is asked to stop resumes to the same bytes; asked twice, it leaves at once."""
 
 import signal
 

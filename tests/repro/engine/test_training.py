@@ -206,7 +206,7 @@ def test_such_steps_can_be_skipped(train):
 
 
 def test_a_run_that_diverged_resumes_in_its_folder_where_such_steps_are_skipped(train, tmp_path):
-    """The rate makes the first run diverge at one step; skipping it, the second goes on from the checkpoint before."""
+    """The rate makes the first run diverge at one step; skipping it, the second resumes from the checkpoint before."""
     settings = {"model": "mlp", "method": "normal", "optimizer": {"kind": "sgd", "lr": 1e18}, "checkpoint_every": 1}
     with pytest.raises(NonFiniteError):
         train(**settings)

@@ -12,29 +12,29 @@ from pbwn_repro.models import build
         ("resnet-21", {}, ValueError, r"depth 21 is not of the form 6n\+2 .* nearest are 20 and 26"),
         ("resnet-2", {}, ValueError, r"6n\+2 with n >= 1: the nearest are 8 and 14"),
         ("wrn-17-4", {}, ValueError, r"depth 17 is not of the form 6n\+4 .* nearest are 16 and 22"),
-        ("wrn-16-0", {}, ValueError, "width must be a positive whole number"),
+        ("wrn-16-0", {}, ValueError, "width must be a positive integer"),
         ("imagenet-resnet-35", {}, ValueError, "imagenet-resnet: depth=35 is unknown: choose from 18, 34, 50"),
         (
             "resnet20",
             {},
             ValueError,
-            r"unknown network 'resnet20': did you mean 'resnet-20'\? There is char-gpt, imagenet-resnet-18, ",
+            r"unknown network 'resnet20': did you mean 'resnet-20'\? Choose from char-gpt, imagenet-resnet-18, ",
         ),
         (
             "transformer-xxl",
             {},
             ValueError,
-            r"unknown network 'transformer-xxl': There is char-gpt, imagenet-resnet-18, .*ladder",
+            r"unknown network 'transformer-xxl': Choose from char-gpt, imagenet-resnet-18, .*ladder",
         ),
         ("mlp", {"sizes": "caption"}, ValueError, "sizes='caption' is unknown: choose from 'paper', 'authors'"),
-        ("mlp", {"image_size": 0}, ValueError, "image_size must be a positive whole number"),
+        ("mlp", {"image_size": 0}, ValueError, "image_size must be a positive integer"),
         ("vgg-e", {"image_size": 15}, ValueError, "image_size=15 is too small .* pass 16 or more"),
         ("inception", {"image_size": 7}, ValueError, "image_size=7 is too small .* pass 8 or more"),
         ("wrn-16-4", {"dropout": 1.0}, ValueError, "dropout is the share of zeroed activations and was 1.0"),
         ("wrn-16-4", {"dropuot": 0.1}, TypeError, "wrn-16-4 has no option 'dropuot': did you mean 'dropout'"),
         ("vgg-e", {"dropout": 0.1}, TypeError, "vgg-e has no option 'dropout': it has none"),
         ("resnet-20", {"init": "paper's"}, ValueError, "is unknown: choose 'paper', 'authors' or 'lecun'"),
-        ("resnet-20", {"num_classes": 2.0}, ValueError, "num_classes must be a positive whole number, got 2.0"),
+        ("resnet-20", {"num_classes": 2.0}, ValueError, "num_classes must be a positive integer, got 2.0"),
     ],
 )
 def test_a_build_that_cannot_work_says_what_there_is(
@@ -47,7 +47,7 @@ def test_a_build_that_cannot_work_says_what_there_is(
 @pytest.mark.parametrize("name", ["mlp", "ladder"])
 def test_images_of_another_size_than_built_for_are_refused(name: str) -> None:
     model = build(name, image_size=8)
-    with pytest.raises(ValueError, match=r"built for 64 pixels an image, got a batch of shape \(2, 1, 9, 9\)"):
+    with pytest.raises(ValueError, match=r"expects 64 pixels per image, got a batch of shape \(2, 1, 9, 9\)"):
         model(torch.rand(2, 1, 9, 9))
 
 

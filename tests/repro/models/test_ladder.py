@@ -105,7 +105,7 @@ def test_the_compiled_loss_has_the_same_noise_value_and_gradients(backend: str) 
         ({"denoising": "divide"}, "denoising='divide' is unknown: choose from 'authors', 'rasmus'"),
         ({"denoising_weights": (1.0,)}, "1 denoising_weights for 2 hidden_sizes"),
         ({"hidden_sizes": (), "denoising_weights": (1.0,)}, "1 denoising_weights for 0 hidden_sizes"),
-        ({"hidden_sizes": (5, 0)}, r"hidden_sizes\[1\] must be a positive whole number"),
+        ({"hidden_sizes": (5, 0)}, r"hidden_sizes\[1\] must be a positive integer"),
         ({"noise": -0.1}, "noise is a standard deviation and was -0.1"),
     ],
 )

@@ -120,6 +120,14 @@ def test_nothing_sticks_out_on_a_phone(look, details):
     assert look(width=360, details=details).execute_script("return document.documentElement.scrollWidth") == 360
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_table_and_no_listing_is_wider_than_its_box(look, width):
+    assert not look(width=width).execute_script(
+        "return [...document.querySelectorAll('.scroll, pre')].filter((box) => box.scrollWidth > box.clientWidth)"
+        ".map((box) => box.innerText.slice(0, 60));"
+    )
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_stands_out_from_its_ground(look, scheme):
     assert look(scheme=scheme).execute_script(TOO_FAINT) == []

@@ -129,7 +129,7 @@ def test_the_whole_report_has_verdict_interval_runs_scale_and_hardware(report):
         "| PBWN against BaseLine, Res-20 | **holds, preliminary** | -1.00 [-1.20, -0.80] | 3, 3 | short | 0.14 ["
         in text
     )
-    assert "Made on An abacus, 1 thread a run, torch 2.13.0." in text
+    assert "Run on An abacus, 1 thread a run, torch 2.13.0." in text
     assert "“our methods consistently achieve better performance when using different depths”" in text
     assert "At Res-20 BaseLine (7.94) is better than PBWN-Riem (8.03)" in text
 

@@ -8,12 +8,14 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
+from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.cli import app
 from pbwn_repro.exit_codes import USAGE, exit_code
-from pbwn_repro.report.figures import of_plot, spread
-from pbwn_repro.report.markdown import texts
-from pbwn_repro.report.model import Curve, Decided, Plot, Row
-from pbwn_repro.report.page import best, forest, page, tallies, write_files
+from pbwn_repro.report.figures import MINUS, of_plot, spread
+from pbwn_repro.report.forest import AGAINST, FOR, forest
+from pbwn_repro.report.markdown import texts, without_literature
+from pbwn_repro.report.model import Cell, Curve, Decided, Plot, Row, Verdict, good_news, meaning
+from pbwn_repro.report.page import best, overview, page, signed, tallies, write_files
 from pbwn_repro.report.palette import METHODS, strokes, tones
 from repro.report.made import curves, rendered, report, table_of, verdicts
 
@@ -107,7 +109,8 @@ def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
     begun = replace(whole.sections[1], runs=whole.sections[1].runs.head(0))
     text = page(replace(whole, sections=(whole.sections[-1], begun)))
     assert 'id="figure-2a-paper"' not in text
-    assert "<td>Effect of norm projection</td><td><code>pbwn reproduce figure-2a --scale paper</code>" in text
+    assert "<code>pbwn reproduce figure-2a --scale paper</code>" in text
+    assert ">Effect of norm projection</td>" in text
 
 
 def test_what_run_folders_hold_cannot_become_part_of_the_page(text):
@@ -200,6 +203,94 @@ def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
     assert drawn.lines[1].low == drawn.lines[1].high == drawn.lines[1].middle
     assert drawn.lines[0].dots[0] < drawn.lines[0].dots[1]
     assert forest([]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "sides"),
+    [
+        ("table-3-better", "test error, difference in points; lower is better", (FOR, AGAINST)),
+        ("table-3-alike", "test error, difference in points; lower is better", ("A lower", "higher")),
+        (
+            "table-3-grows",
+            "growth of the gain in test error, in points; more is better",
+            ("against it", "for the claim"),
+        ),
+        ("table-5-pbwn", "time over Normal's, in %; less is better", ("less time", "more time")),
+        ("table-8-better", "test error, difference in points; lower is better", ("A better", "B better")),
+        ("figure-2a-rate", "final training loss, difference; lower is better", (FOR, AGAINST)),
+    ],
+)
+def test_a_plot_of_differences_names_its_unit_and_what_each_side_means(name, unit, sides):
+    found = {claim.name: claim for artefact in ARTEFACTS.values() for claim in artefact.claims}
+    one = Verdict(found[name], "holds", "", -1.0, -2.0, 0.5, (5, 5), "A", "B")
+    pair = [one, replace(one, against="C")] if name == "table-3-better" else [one]
+    drawn = forest(pair, "final_training_loss")
+    assert (drawn.unit, drawn.sides) == (unit, sides)
+
+
+def test_the_margin_of_a_claim_is_drawn_too():
+    found = {claim.name: claim for artefact in ARTEFACTS.values() for claim in artefact.claims}
+    drawn = forest([Verdict(found["table-5-pbwn"], "holds", "", 1.0, 0.5, 2.0, (5, 5), "A", "B")])
+    assert drawn.ends == (0.0, 10.0)
+    assert drawn.lines[0].high < drawn.edges[0] == 95.0
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "means", "news"),
+    [
+        ("table-3-better", "holds", "good", ""),
+        ("table-3-better", "does not hold", "bad", ""),
+        ("table-5-pbwn", "does not hold", "bad", ""),
+        ("table-5-riem", "holds", "bad", "it costs time"),
+        ("table-5-riem", "does not hold", "good", "good news: it costs less"),
+        ("table-5-riem", "not enough runs", "open", ""),
+        ("figure-2a-rate", "does not hold", "neutral", ""),
+        ("figure-1-scaled", "holds", "neutral", ""),
+        ("figure-1-projected", "holds", "good", ""),
+    ],
+)
+def test_the_colour_of_a_verdict_is_what_it_means_to_a_user(name, outcome, means, news):
+    [claim] = [claim for artefact in ARTEFACTS.values() for claim in artefact.claims if claim.name == name]
+    assert (meaning(claim, outcome), good_news(claim, outcome)) == (means, news)
+
+
+def test_the_overview_has_each_claim_once_with_a_verdict_for_each_section(whole):
+    again = replace(whole.sections[3], variant={"init": "authors"})
+    found = overview(replace(whole, sections=(*whole.sections, again)))["Table 3"]
+    assert [tested.claim for tested in found] == [decided.claim for decided in again.claims]
+    assert all(
+        [section.setting for section, _ in tested.sections] == ["paper scale", "paper scale, init = authors"]
+        for tested in found
+    )
+
+
+def test_the_paper_is_quoted_in_the_first_section_of_an_artefact_alone(whole):
+    again = replace(whole.sections[3], variant={"init": "authors"}, plots=())
+    text = page(replace(whole, sections=(*whole.sections, again)))
+    assert text.count("consistently achieve better performance") == 1
+
+
+def test_numbers_of_others_stand_in_the_first_table_alone():
+    quoted = table_of("table-6")
+    ours = {"normal", "wn", "pbwn-epoch"}
+    cells = {place: cell if place[0] in ours else Cell(None, cell.paper) for place, cell in quoted.cells.items()}
+    kept = without_literature(replace(quoted, cells=cells))
+    assert {row.key for row in kept.rows} <= ours
+    assert len(quoted.rows) > len(kept.rows) > 0
+    assert without_literature(kept) is kept
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ((-0.000282, -0.000573, 0.000158), f"{MINUS}0.00028"),
+        ((2.345, 1.9, 2.8), "+2.35"),
+        ((-0.01, -3.0, 3.0), "+0.0"),
+        ((2.345, None, None), "+2.35"),
+    ],
+)
+def test_differences_have_the_digits_that_their_interval_knows(found, words):
+    assert signed(*found) == words
 
 
 def test_names_at_the_ends_of_curves_do_not_overlap():

@@ -256,7 +256,7 @@ def test_runs_of_other_code_or_on_other_machines_are_told(tmp_path):
         write_run(tmp_path, plan, environment=others.get(plan.labels["seed"], made_with))
     notes = section(collect(tmp_path), "table-3").notes
     assert "The runs mix 2 versions of the code: 0.1.0 (aaaaaaaa), 0.2.0 (bbbbbbbb)." in notes
-    [hardware] = [note for note in notes if note.startswith("Made on different hardware or versions: ")]
+    [hardware] = [note for note in notes if note.startswith("Run on different hardware or versions: ")]
     assert "An abacus" in hardware
     assert "A slide rule" in hardware
 

@@ -1,9 +1,12 @@
 """`pbwn show`: the paper's cells, ours beside them, and the state of the runs; from runs that were really made."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import pbwn_repro
 from pbwn_repro.cli import app
 from pbwn_repro.engine.processes import processes
 from pbwn_repro.engine.reporting import Quiet
@@ -77,7 +80,14 @@ def test_without_runs_the_papers_table_is_shown_with_the_command_that_makes_them
         text = invoke("show", "table-6", "--out", out)
         assert "1.607±0.005" in text
         assert "GPF" in text
-        assert "pbwn reproduce table-6 --scale short (or smoke, paper) makes them" in text
+        assert "with --out FOLDER, or start them with pbwn reproduce table-6 --scale short (or smoke, paper)." in text
+
+
+def test_without_a_folder_the_runs_of_the_checkout_are_shown_unless_there_are_own_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert f"Runs in   {Path(pbwn_repro.__file__).parents[2] / 'results'}" in invoke("show", "figure-1")
+    write_run(tmp_path / "runs", plans("table-3", method="pbwn", depth=20, init="paper")[0])
+    assert "Runs in   runs" in invoke("show", "table-3")
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

@@ -1,4 +1,4 @@
-"""The same sweep on a real Ray cluster: a run whose process is killed goes on in another."""
+"""The same sweep on a real Ray cluster: a run whose process is killed resumes in another."""
 
 import os
 import sys

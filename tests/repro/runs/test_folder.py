@@ -92,7 +92,7 @@ def without(name):
         (change(schema=3), ConfigError, "found 3: use a newer pbwn"),
         (without("schema"), OutdatedError, "was written by an earlier version: run `pbwn migrate .*`"),
         (lambda document: "{", ConfigError, "cannot be read"),
-        (lambda document: "[]", ConfigError, "holds no object"),
+        (lambda document: "[]", ConfigError, "holds no JSON object"),
     ],
 )
 @pytest.mark.parametrize("state", ["unfinished", "done"])

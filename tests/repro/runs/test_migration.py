@@ -227,7 +227,7 @@ class KilledError(BaseException):
     """The process ends here."""
 
 
-# What changes something on the disk, with the calls of it at which a migration is cut off.
+# What changes something on the disk, with the calls of it at which a migration is interrupted.
 CALLS = {
     (migration.os, "link"): (1, 3),
     (migration, "write_atomically"): (1, 2, 3, 4),

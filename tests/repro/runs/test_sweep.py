@@ -1,4 +1,4 @@
-"""A sweep makes what is missing, skips what is done, goes on with what was cut off, and one failure stops no other."""
+"""A sweep runs what is missing, skips what is done, resumes what was interrupted, and one failure stops no other."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ def test_a_killed_process_is_reported_and_its_run_goes_on_to_the_same_bytes(tmp_
     assert kinds(first) == {"whole": "done", "cut": "killed"}
     [(_, ending)] = first.having("killed")
     assert "SIGKILL" in ending.message
-    assert "the same command goes on" in ending.message
+    assert "the same command resumes" in ending.message
     assert sweep_code(first) == FAILED
     assert kinds(run(whole, cut)) == {"whole": "there", "cut": "done"}
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")

@@ -7,11 +7,12 @@ import pytest
 from rich.console import Console
 
 from fragile import digits_job
+from pbwn_repro.engine.reporting import duration
 from pbwn_repro.metrics import TEST_ERROR
 from pbwn_repro.runs import view
 from pbwn_repro.runs.jobs import DiskReporter, Ending, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, Unseen
-from pbwn_repro.runs.view import LinesView, LiveView, Pace, drawing, duration, view_for
+from pbwn_repro.runs.view import LinesView, LiveView, Pace, drawing, view_for
 
 
 @pytest.fixture

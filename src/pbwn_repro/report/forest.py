@@ -1,0 +1,143 @@
+"""Differences as lines around zero: where they lie, in which unit, and which side favours whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pbwn_repro.catalog.claims import (
+    Alike,
+    Better,
+    BetterThanQuoted,
+    Conditioned,
+    Costs,
+    Criterion,
+    Grows,
+    Higher,
+    MostlyBest,
+    NotWorse,
+    Trains,
+    Wider,
+    Within,
+)
+from pbwn_repro.metrics import METRICS, Metric
+from pbwn_repro.report.model import Meaning, Verdict
+
+_EDGE = 5.0  # percent of the width that stay free on each side
+FOR, AGAINST = "for the claim", "against it"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where a comparison's limits, difference and single pairs lie, in percent of the width."""
+
+    low: float
+    middle: float
+    high: float
+    dots: tuple[float, ...]
+    meaning: Meaning
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The differences of several comparisons on one scale.
+
+    Args:
+        ends: the values at both ends of what is drawn.
+        edges: where the margins lie that the claim names.
+        unit: what is compared, in which unit, and its direction.
+        sides: what a difference on the left of zero means, and one on the right.
+    """
+
+    zero: float
+    lines: tuple[Line, ...]
+    ends: tuple[float, float]
+    edges: tuple[float, ...]
+    unit: str
+    sides: tuple[str, str]
+
+
+def forest(verdicts: Sequence[Verdict], metric: str = "") -> Forest | None:
+    """Lay out all differences that are known on one scale with zero in sight; None if none is known.
+
+    `metric` is that of the table or figure, where the claim names none.
+    """
+    known = [verdict for verdict in verdicts if verdict.difference is not None]
+    if not known:
+        return None
+    criterion = known[0].claim.criterion
+    edges = _margins(criterion)
+    drawn = [
+        value for each in known for value in (each.low, each.difference, each.high, *each.dots) if value is not None
+    ]
+    start, end = min(0.0, *edges, *drawn), max(0.0, *edges, *drawn)
+    width = (end - start) or 1.0
+
+    def place(value: float) -> float:
+        return round(_EDGE + (100 - 2 * _EDGE) * (value - start) / width, 1)
+
+    lines = []
+    for each in known:
+        middle = each.difference or 0.0
+        low, high = (middle if value is None else value for value in (each.low, each.high))
+        lines.append(Line(place(low), place(middle), place(high), tuple(map(place, each.dots)), each.meaning))
+    return Forest(
+        *(place(0.0), tuple(lines), (start, end), tuple(map(place, edges))),
+        unit=_unit(criterion, metric),
+        sides=_sides(criterion, known, metric),
+    )
+
+
+def _margins(criterion: Criterion) -> tuple[float, ...]:
+    """The limits that a claim names in the unit of the differences; a share of a mean differs between comparisons."""
+    if isinstance(criterion, Alike):
+        return () if criterion.relative else (-criterion.margin, criterion.margin)
+    if isinstance(criterion, NotWorse):
+        return (criterion.margin,)
+    if isinstance(criterion, Costs | Within):
+        return tuple(limit for limit in (criterion.least, criterion.most) if limit is not None)
+    return ()
+
+
+def _metric(criterion: Criterion, metric: str) -> Metric | None:
+    return METRICS.get("cost" if isinstance(criterion, Costs) else getattr(criterion, "metric", metric))
+
+
+def _unit(criterion: Criterion, metric: str) -> str:
+    """Such as 'test error, difference in points; lower is better'."""
+    measured = _metric(criterion, metric)
+    if isinstance(criterion, Wider):
+        return "number of good settings, difference; more is better"
+    if isinstance(criterion, Within):
+        return "value in each layer"
+    if measured is None:
+        return "logarithm of the ratio; lower is better"
+    points = f" in {measured.points}" if measured.points else ""
+    if isinstance(criterion, Costs):
+        return "time over Normal's, in %; less is better"
+    if isinstance(criterion, Grows):
+        return f"growth of the gain in {measured.words}{points and f',{points}'}; more is better"
+    direction = "lower is better" if measured.lower_is_better else "higher is better"
+    return f"{measured.words}, difference{points}; {direction}"
+
+
+def _sides(criterion: Criterion, verdicts: Sequence[Verdict], metric: str) -> tuple[str, str]:
+    """What lies to the left and to the right of zero: a name where all comparisons are of the same two."""
+    measured = _metric(criterion, metric)
+    left_is_for = measured is None or measured.lower_is_better
+    if isinstance(criterion, Within | Conditioned | MostlyBest | Trains):
+        return "", ""
+    if isinstance(criterion, Costs):
+        return "less time", "more time"
+    if isinstance(criterion, Alike):
+        first = {verdict.row for verdict in verdicts}
+        return (f"{first.pop()} lower", "higher") if len(first) == 1 else ("first lower", "first higher")
+    if isinstance(criterion, Higher | Grows | Wider):
+        return AGAINST, FOR
+    pairs = {(verdict.row, verdict.against) for verdict in verdicts}
+    if isinstance(criterion, Better | BetterThanQuoted | NotWorse) and len(pairs) == 1:
+        [(row, against)] = pairs
+        better, worse = f"{row} better", f"{against} better"
+    else:
+        better, worse = FOR, AGAINST
+    return (better, worse) if left_is_for else (worse, better)
