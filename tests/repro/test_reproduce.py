@@ -146,11 +146,12 @@ def test_several_values_are_alternatives_and_several_names_hold_together(here, t
     assert said.count("table-3") == 2
 
 
-def test_list_shows_every_artefact_and_what_is_done(here, tmp_path):
+def test_list_shows_every_artefact_and_what_is_done(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert here("reproduce", *ONE_RUN, "--out", tmp_path / "runs")[0] == 0
     code, said, _ = here("list", "--out", tmp_path / "runs")
     assert code == 0
-    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("figure", "table"))}
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("figure-", "table-"))}
     assert len(lines) == 13
     assert "1/12" in lines["figure-2a"]
     assert "1/6" in lines["figure-2b"]
@@ -159,7 +160,7 @@ def test_list_shows_every_artefact_and_what_is_done(here, tmp_path):
     assert max(map(len, said.splitlines())) <= 80
 
 
-def test_a_command_that_is_asked_to_stop_says_so_and_goes_on(tmp_path):
+def test_a_command_that_is_asked_to_stop_says_so_and_resumes(tmp_path):
     words = ("reproduce", "table-3", "--only", "method=normal,depth=20", "--jobs", "1", "--out", str(tmp_path))
     command = [sys.executable, "-m", "pbwn_repro", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -46,7 +46,7 @@ def list_artefacts(
     console.print(
         f"\nDone counts the runs in {out}. Times are for {where} of this machine: measured on the runs in that folder, "
         "or else by a short test of its speed. GPU hours stand where this machine would take days: they are for one "
-        f"current GPU ({TERAFLOPS:g} TFLOP/s). A run that two tables show is run once.\n"
+        f"current GPU ({TERAFLOPS:g} TFLOP/s). What several of them share is run once.\n"
         "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
         markup=False,
     )
