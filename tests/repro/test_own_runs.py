@@ -138,11 +138,11 @@ def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(h
     assert not (tmp_path / "runs").exists()
     small = ("--rates", "0.1,0.3", "--decays", "0,5e-4", "--seeds", "2", "--jobs", "2")
     code, said, told = here(*words, *small)
-    assert (code, said.splitlines()[0]) == (0, "16 of 16 runs are done (runs)"), told
+    assert (code, said.splitlines()[0]) == (0, "16 of 16 runs done (runs)"), told
     assert "PBWN lr 0.3 weight_decay 0.0005 seed 2: done" in told
     before = contents(tmp_path / "runs")
     code, said, _ = here(*words, *small, "--quiet")
-    assert (code, said) == (0, "16 of 16 runs are done (runs)\n")
+    assert (code, said) == (0, "16 of 16 runs done (runs)\n")
     assert contents(tmp_path / "runs") == before
     one = ("--method", "pbwn", "--lr", "0.3", "--weight-decay", "0.0005", "--seed", "2")
     assert here("train", "--model", "own_models:build", *SHORT, *one)[0] == 0  # the same run, which is there
@@ -169,7 +169,7 @@ def test_a_text_is_swept_too(here, tmp_path):
     settings = [word for each in small for word in ("--set", each)]
     words = ("--model", "char-gpt", "--data", "text:tale.txt", "--steps", "4", "--batch-size", "4", *settings)
     code, said, _ = here("sweep", *words, "--methods", "pbwn", "--rates", "1e-3,3e-3", "--quiet")
-    assert (code, said) == (0, "2 of 2 runs are done (runs)\n")
+    assert (code, said) == (0, "2 of 2 runs done (runs)\n")
     assert here("train", *words, "--method", "pbwn", "--lr", "1e-3", "--quiet")[0] == 0
     code, said, _ = here("report", "runs")
     assert (code, said.splitlines()[0]) == (0, "own-char-gpt-text-tale: 2 runs")

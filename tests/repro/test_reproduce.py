@@ -43,26 +43,26 @@ def results(out):
 def test_the_same_command_makes_a_run_once(here, tmp_path):
     out = tmp_path / "runs"
     code, said, told = here("reproduce", *ONE_RUN, "--out", out)
-    assert (code, "1 of 1 runs are done" in said) == (0, True)
+    assert (code, "1 of 1 run done" in said) == (0, True)
     assert "figure-2a pbwn lr 0.3 seed 1: done" in told
     [result] = results(out)
     assert result.parent.parent == out / "figure-2a" / "smoke"
     before = result.stat().st_mtime_ns
     code, said, told = here("reproduce", *ONE_RUN, "--out", out)
-    assert (code, "1 of 1 runs are done" in said, told) == (0, True, "")
+    assert (code, "1 of 1 run done" in said, told) == (0, True, "")
     assert result.stat().st_mtime_ns == before
 
 
 def test_one_command_makes_the_search_and_then_further_seeds_of_its_best_setting(here, tmp_path):
     command = ("reproduce", "step-rules-gpt", "--only", "method=pbwn", "--out", tmp_path)
     code, said, told = here(*command)
-    assert (code, "3 of 3 runs are done" in said) == (0, True)
+    assert (code, "3 of 3 runs done" in said) == (0, True)
     ends = [line.partition(":")[0] for line in told.splitlines() if ": done" in line]
     assert ends[2] in (f"{end.removesuffix('seed 1')}seed 2" for end in ends[:2])
     code, said, told = here(*command, "--dry-run")
     assert "0 of 3 runs left to do" in said
     code, said, _ = here("reproduce", "step-rules-gpt", "--only", "method=normal", "--seeds", 1, "--out", tmp_path)
-    assert "2 of 2 runs are done" in said
+    assert "2 of 2 runs done" in said
 
 
 def test_a_folder_that_cannot_be_made_is_a_failure_that_says_why(here, tmp_path):

@@ -182,7 +182,9 @@ def summarise(result: Sweep, out: Path) -> None:
             print(f"    log: {job.path / LOG}")
     before, now = len(result.having("there")), len(result.having("done"))
     total = len(result.ended) + len(result.waiting)
-    words = f"{before + now} of {total} runs are done" + (f", {before} of them before" if before and now else "")
+    words = f"{before + now} of {total} {'run' if total == 1 else 'runs'} done" + (
+        f", {before} of them before" if before and now else ""
+    )
     print(f"{words} ({out})")
     if result.stopping:
         print("stopped on request; run the same command to resume")

@@ -277,7 +277,7 @@ def test_where_files_cannot_be_linked_they_are_copied(finished, tmp_path, monkey
 
 def test_a_folder_that_is_not_there_is_named(here, tmp_path):
     code, _, told = here("migrate", tmp_path / "nowhere")
-    assert (code, "nowhere: there is no such folder" in told) == (FAILED, True)
+    assert (code, "nowhere: no such folder" in told) == (FAILED, True)
     assert here("migrate", tmp_path)[:2] == (0, "no run folders found\n")
 
 
@@ -319,6 +319,6 @@ def test_reproducing_and_reporting_say_how_to_migrate(here, tmp_path, monkeypatc
     assert advice in here("show", "figure-2a", "--out", out)[1]
     assert here("migrate", place)[0] == 0
     code, said, _ = here("report", out)
-    assert (code, "left out" in said, "figure-2a-smoke: 1 runs" in said) == (0, False, True)
-    assert "1 of 1 runs are done" in here(*words)[1]
+    assert (code, "left out" in said, "figure-2a-smoke: 1 run" in said) == (0, False, True)
+    assert "1 of 1 run done" in here(*words)[1]
     assert [each.name for each in place.iterdir()] == [now]
