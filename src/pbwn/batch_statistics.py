@@ -134,7 +134,7 @@ class BatchStatistics:
         for norm in self._norms():
             feed = self.feeds.get(norm.name)
             rows.append((norm.name, layer_name(norm.module), "not seen yet" if feed is None else feed.words()))
-        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2], row[0])))
+        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2])))
         lines = [(name, members[0][1], _together([row[2] for row in members])) for name, members in folded]
         return Table(["batch statistics", "layer", "follow"], lines)
 
@@ -462,8 +462,8 @@ def _counterpart(weight: ConstrainedWeight, modules: Mapping[str, NamedModule]) 
     return replace(weight, module=modules[place].module)
 
 
-def _pattern(text: str, name: str) -> str:
-    """A line without the indices that it has in common with a name, so that repeated blocks are told as one."""
+def _pattern(text: str) -> str:
+    """A line without its indices, so that repeated blocks are told as one."""
     return "".join("#" if letter.isdigit() else letter for letter in text)
 
 

@@ -1327,7 +1327,11 @@ def test_radii_by_pattern_mix_with_initial_ones():
         ({"0": 2.0, "*.weight": 3.0}, r"weight '0\.weight' is given several radii \('0': 2\.0, '\*\.weight': 3\.0\)"),
         ({}, "radius maps patterns of weight names to radii"),
         ({"0": "large"}, "radius is a positive number"),
-        ("large", r"radius is a positive number, such as 1\.0, .* or a function of the step; found 'large'"),
+        (
+            "large",
+            'radius is a positive number, such as 1.0, "initial", "sqrt-fan-in" or a function of the step; '
+            "found 'large'",
+        ),
     ],
     ids=str,
 )

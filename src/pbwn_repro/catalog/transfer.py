@@ -46,6 +46,8 @@ TRANSFER = TrainedArtefact(
         "An experiment of ours: the paper has none like it.",
         "Weights start with the same standard deviation at every width, as in GPT-2; the rate of embeddings, output "
         "layer and scales of normalisations, which are not constrained, is that of the matrices.",
+        "The rates were moved up, for both methods, after a probe (width 96, one seed, 200 steps, training loss): "
+        "steps by angle were best at the upper edge, 0.03 at first, and 0.1 now, where AdamW is poor.",
     ),
     axes=_axes,
     wishes=_wishes,

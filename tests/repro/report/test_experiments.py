@@ -147,4 +147,5 @@ def test_experiments_are_on_the_page_and_among_what_was_not_run(tmp_path):
 
 
 def test_experiments_that_the_paper_does_not_ask_for_claim_nothing_of_it():
-    assert not [name for name in ("step-rules-gpt", "step-rules-resnet", "transfer") if EXPERIMENTS[name].claims]
+    ours = [EXPERIMENTS[name] for name in ("step-rules-gpt", "step-rules-resnet", "transfer")]
+    assert not [artefact.name for artefact in ours if artefact.claims or artefact.table]
