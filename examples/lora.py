@@ -1,14 +1,13 @@
 """LoRA adapters whose directions have norm 1: the rows of A are kept on the sphere, B stays free.
 
-With peft it is the same line, since its adapters have these names: first `get_peft_model(...)`, then the optimizer,
-then `attach`.
-
+pip install peft scikit-learn
 python examples/lora.py
 """
 
 import copy
 
 import torch
+from peft import LoraConfig, get_peft_model
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -18,20 +17,6 @@ digits = load_digits()
 x = torch.tensor(digits.data, dtype=torch.float32) / 8 - 1
 y = torch.tensor(digits.target)
 train_rows, test_rows = torch.arange(len(y)).split([1400, len(y) - 1400])
-
-
-class Adapted(nn.Module):
-    """A frozen linear layer plus B A x, where B starts at zero."""
-
-    def __init__(self, base: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.lora_A = nn.Linear(base.in_features, rank, bias=False)
-        self.lora_B = nn.Linear(rank, base.out_features, bias=False)
-        nn.init.zeros_(self.lora_B.weight)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.base(features) + self.lora_B(self.lora_A(features))
 
 
 def train(model: nn.Module, inputs: Tensor, optimizer: torch.optim.Optimizer, epochs: int) -> float:
@@ -50,24 +35,19 @@ train(pretrained, x, torch.optim.AdamW(pretrained.parameters(), lr=2e-3), epochs
 turned = x.unflatten(1, (8, 8)).transpose(1, 2).flatten(1)  # the new task: digits that lie on their side
 
 
-def report(projection: pbwn.NormProjection | None) -> str:
-    """What is constrained, and whether it holds."""
-    return "" if projection is None else f"{projection}\n\n{projection.check()}"
-
-
-def adapt(**options: object) -> tuple[float, str]:
-    """Adapt the pretrained model, with the constraint where options of `attach` are given."""
+def adapt(**options: object) -> float:
+    """Adapt the pretrained model, with the constraint where options of `attach` are given; return the test error."""
     torch.manual_seed(1)
-    model = copy.deepcopy(pretrained)
-    for index in (0, 2):
-        model[index] = Adapted(model[index], rank=8)
-    model[4].requires_grad_(False)
+    model = get_peft_model(copy.deepcopy(pretrained), LoraConfig(r=8, target_modules=["0", "2"]))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)
     projection = pbwn.attach(model, optimizer, **options) if options else None  # the added line
-    return train(model, turned, optimizer, epochs=6), report(projection)
+    error = train(model, turned, optimizer, epochs=6)
+    if projection is not None:
+        print(projection, projection.check(), sep="\n\n")
+    return error
 
 
-baseline, _ = adapt()
-error, told = adapt(only=["*.lora_A"])
-print(told)
-print(f"\ntest error: {baseline:.1f} % with plain LoRA, {error:.1f} % with A on the sphere")
+baseline = adapt()
+error = adapt(only=["*.lora_A"])
+print("\nof 397 test images, one seed each: differences under about 5 points are noise")
+print(f"test error: {baseline:.1f} % with plain LoRA, {error:.1f} % with A on the sphere")

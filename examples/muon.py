@@ -50,4 +50,5 @@ def train(**options: object) -> tuple[float, str]:
 baseline, _ = train()
 error, told = train(per="matrix", step="angle", constraint=pbwn.UnitNorm(radius="initial"))
 print(told)
-print(f"\ntest error: {baseline:.1f} % with Muon and AdamW, {error:.1f} % with fixed norms")
+print("\nof 397 test images, one seed each: differences under about 4 points are noise")
+print(f"test error: {baseline:.1f} % with Muon and AdamW, {error:.1f} % with fixed norms")
