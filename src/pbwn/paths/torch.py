@@ -9,7 +9,7 @@ is on the sphere after the next projection. On the CPU, where reading the norms 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -118,8 +118,11 @@ class TorchPath(FunctionalPath):
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
         self._first_radii: Tensor | None = None  # before any factor, where they are scheduled
         self._norms = torch.empty_like(self._radii)
-        self._before: Sequence[Tensor] | None = None
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
+        self._multiples = torch.empty_like(self._norms)  # of each row, that a gradient or an update loses
+        parts = self._multiples.split(self._counts)
+        self._values = [rows.values(part) for rows, part in zip(self._rows, parts, strict=True)]
+        self._before: Sequence[Tensor] | None = None
         # A ball's rows that are too long to be measured land outside it, for the next projection.
         self._limits = _LIMITS[self._dtype]
         if isinstance(constraint, MaxNorm):
@@ -153,20 +156,24 @@ class TorchPath(FunctionalPath):
         gradients = [_strided_gradient(entry) for entry in self._entries]
         if all(gradient is None for gradient in gradients):
             return
-        dots, workspace = torch.zeros_like(self._norms), self._workspace()
-        members = list(zip(self._rows, gradients, dots.split(self._counts), strict=True))
-        for rows, gradient, out in members:
+        dots, workspace = self._multiples.zero_(), self._workspace()
+        members = [
+            list(zip(rows.blocks, rows.blocks_of(gradient), values, strict=True)) if gradient is not None else []
+            for rows, gradient, values in zip(self._rows, gradients, self._values, strict=True)
+        ]
+        for rows, blocks in zip(self._rows, members, strict=True):
             rows.measure_()
-            if gradient is not None:
-                rows.dot(gradient, workspace, out)
+            for block, gradient, out in blocks:
+                _write_dots(block, gradient, out, workspace)
         self._combine_(self._norms, dots)
         unsafe = self._unsafe(dots) if self.has_fallback and self._is_cpu else []
         dots.div_(self._norms).div_(self._norms).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
-        for index, (rows, gradient, multiples) in enumerate(members):
+        for index, blocks in enumerate(members):
             if index in unsafe:
                 tangent_gradient_(self._entries[index])
-            elif gradient is not None:
-                rows.subtract_from_(gradient, multiples)
+                continue
+            for block, gradient, multiples in blocks:
+                gradient.addcmul_(block, multiples, value=-1)
 
     @torch.no_grad()
     def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
@@ -187,12 +194,12 @@ class TorchPath(FunctionalPath):
     def _keep_views(self, before: Sequence[Tensor]) -> None:
         """Make the views that step rules need: of rows, of the same rows before the step, and of values for each."""
         self._before = before
-        self._multiples, self._is_broken = torch.empty_like(self._norms), torch.empty_like(self._is_free)
-        parts = [each.split(self._counts) for each in (self._multiples, self._is_broken, self._norms)]
+        self._is_broken = torch.empty_like(self._is_free)
         self._steps: list[tuple[Tensor, ...]] = []
         self._measure_starts: list[Callable[[], object]] = []
-        for rows, old, multiples, is_broken, norms in zip(self._rows, before, *parts, strict=True):
-            self._steps += rows.beside([old], [multiples, is_broken])
+        parts = self._is_broken.split(self._counts), self._norms.split(self._counts)
+        for rows, old, multiples, is_broken, norms in zip(self._rows, before, self._values, *parts, strict=True):
+            self._steps += zip(rows.blocks, rows.blocks_of(old), multiples, rows.values(is_broken), strict=True)
             self._measure_starts += rows.measuring(old, norms)
 
     def _take_angle_(self, rates: Sequence[float | Tensor]) -> Tensor:
@@ -273,16 +280,15 @@ class Rows:
 
     def __init__(self, entry: Entry, norms: Tensor) -> None:
         """`norms` has one element per neuron, of the dtype that norms are accumulated in."""
+        weight = entry.weight.detach()
         self._axes = entry.axes
-        rows = entry.axes.rows(entry.weight.detach())
+        self._rows = entry.axes.rows(weight)
         # Operations that widen their input copy it on the CPU, and reductions to float64 do everywhere.
-        self._in_blocks = rows.dtype != norms.dtype and (rows.device.type == "cpu" or norms.dtype == torch.float64)
-        self._views = [
-            (block, part, functional.per_row(part, block))
-            for block, part in self._cut(rows, norms.view(rows.shape[: entry.axes.neuron_dims]))
-        ]
-        self._measure = [_measuring(block, part) for block, part, _ in self._views]
-        self.largest = max(block.numel() for block, _, _ in self._views)
+        self._in_blocks = weight.dtype != norms.dtype and (weight.device.type == "cpu" or norms.dtype == torch.float64)
+        self.blocks = self.blocks_of(weight)
+        self.largest = max(block.numel() for block in self.blocks)
+        self._measure = self.measuring(weight, norms)
+        self._factors = self.values(norms)
 
     def measure_(self) -> None:
         """Write the norms."""
@@ -291,32 +297,24 @@ class Rows:
 
     def scale_(self) -> None:
         """Multiply each row by what stands in the place of its norm."""
-        for rows, _, factors in self._views:
-            rows.mul_(factors)
+        for block, factors in zip(self.blocks, self._factors, strict=True):
+            block.mul_(factors)
+
+    def blocks_of(self, other: Tensor) -> list[Tensor]:
+        """The rows of a tensor of the weight's shape, such as its gradient, in the same blocks."""
+        return [block for [block] in self._cut(self._axes.rows(other))]
 
     def measuring(self, other: Tensor, norms: Tensor) -> list[Callable[[], object]]:
         """What writes the norms of another tensor's rows."""
-        return [
-            _measuring(rows, out.view(out.shape[: self._axes.neuron_dims]))
-            for _, rows, out in self.beside([other], [norms])
-        ]
+        return [_measuring(*pair) for pair in zip(self.blocks_of(other), self._parts(norms), strict=True)]
 
-    def dot(self, other: Tensor, workspace: tuple[Tensor, Tensor], out: Tensor) -> None:
-        """Write the inner product of each row with another tensor's, such as its gradient."""
-        for rows, others, dots in self.beside([other], [out]):
-            _write_dots(rows, others, dots, workspace)
+    def values(self, per_neuron: Tensor) -> list[Tensor]:
+        """One value per neuron, for each block as a view that broadcasts over its rows."""
+        return [functional.per_row(part, self._rows) for part in self._parts(per_neuron)]
 
-    def subtract_from_(self, gradient: Tensor, multiples: Tensor) -> None:
-        """Subtract a multiple of each row from its gradient."""
-        for rows, gradients, multiple in self.beside([gradient], [multiples]):
-            gradients.addcmul_(rows, multiple, value=-1)
-
-    def beside(self, others: Sequence[Tensor], values: Sequence[Tensor] = ()) -> Iterator[tuple[Tensor, ...]]:
-        """The rows, those of other tensors, and values per neuron that broadcast over them, block by block."""
-        all_rows = [self._axes.rows(other) for other in others]
-        per_neuron = [value.view(all_rows[0].shape[: self._axes.neuron_dims]) for value in values]
-        for (rows, _, _), parts in zip(self._views, self._cut(*all_rows, *per_neuron), strict=True):
-            yield rows, *parts[: len(others)], *(functional.per_row(part, rows) for part in parts[len(others) :])
+    def _parts(self, per_neuron: Tensor) -> list[Tensor]:
+        neurons = per_neuron.view(self._rows.shape[: self._axes.neuron_dims])
+        return [part for _, part in self._cut(self._rows, neurons)]
 
     def _cut(self, rows: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
         return functional.blocks(self._axes.neuron_dims, rows, *others) if self._in_blocks else [(rows, *others)]
