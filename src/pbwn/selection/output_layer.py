@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from pbwn.axes import can_be_output_layer
+from pbwn.axes import NEVER_LAST, can_be_output_layer
 from pbwn.selection.names import named_modules, suggestion
 from pbwn.selection.rules import is_adapter
 from pbwn.selection.table import folded
@@ -70,7 +70,7 @@ def _seen(model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
         return layers.output_layer()
     last = dict.fromkeys(wholes.get(named.module, named.module) for named in seen.last)
     # A tied embedding is the output layer where no linear layer shares its weight; it is left alone in any case.
-    heads = [module for module in last if not isinstance(module, _NO_HEADS)] or [
+    heads = [module for module in last if not isinstance(module, NEVER_LAST)] or [
         module for module in last if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
     ]
     passed = {named.module for named in (*seen.last, *seen.hidden)}
@@ -92,8 +92,6 @@ def _parts(layer: nn.Module) -> Iterable[nn.Module]:
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in folded([name or "the model itself" for name in names]))
 
-
-_NO_HEADS = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
 
 # Names that output layers have in Transformers, timm, diffusers, torchvision and in tutorials, each for one part of a
 # layer's name between dots. These stand for an output layer wherever they are found,
