@@ -150,7 +150,7 @@ def _forward_flops(model: nn.Module, example: Tensor) -> dict[str, int]:
         features = module.out_features * module.in1_features * module.in2_features
         uncounted[0] += 2 * output[..., 0].numel() * features
 
-    innermost = {name: module for name, module, _ in named_modules(model)}  # of a wrapper and what it wraps
+    innermost = dict(named_modules(model))  # of a wrapper and what it wraps
     handles = [
         module.register_forward_hook(count_bilinear)  # which torch does not count
         for module in model.modules()
