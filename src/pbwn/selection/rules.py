@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,9 @@ class Reason:
         return self.text
 
 
+EMBEDDING = Reason("embedding (also= constrains it)")
+OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
+ADAPTER = Reason("adapter (also= constrains it)")
 FROZEN = Reason("frozen", untrained=True)
 NOT_HELD = Reason("not in the given optimizers", untrained=True)
 ALL_ZERO = Reason(
@@ -63,6 +67,27 @@ def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -
     if named.parameter.requires_grad or frozen_too or named.parameter.ndim < 2:
         return found
     return FROZEN if isinstance(found, Axes) else Reason("frozen")
+
+
+def default_axes(
+    named: NamedParameter,
+    direction: str,
+    *,
+    is_named: bool,
+    output_layer: Collection[nn.Module] = (),
+    frozen_too: bool = False,
+) -> Axes | Reason:
+    """The same, and the reasons to leave a weight alone unless it is named: what its layer is for the model."""
+    verdict = axes_or_reason(named, direction, frozen_too=frozen_too)
+    if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
+        return verdict
+    if is_adapter(named.name):
+        return ADAPTER
+    if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
+        return EMBEDDING
+    if named.module in output_layer:
+        return Reason("output layer") if isinstance(verdict, Reason) and verdict.unknown else OUTPUT_LAYER
+    return verdict
 
 
 def is_adapter(name: str) -> bool:

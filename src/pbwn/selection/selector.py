@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -17,16 +17,13 @@ from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
-from pbwn.selection.rules import NOT_HELD, Reason, axes_or_reason, is_adapter, unsupported
+from pbwn.selection.rules import NOT_HELD, OUTPUT_LAYER, Reason, axes_or_reason, default_axes, unsupported
 from pbwn.selection.table import folded, plural, shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
 from pbwn.selection.zeros import without_zeros
 
 Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
 
-_EMBEDDING = Reason("embedding (also= constrains it)")
-_OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
-_ADAPTER = Reason("adapter (also= constrains it)")
 _NOT_NAMED = Reason("not named by only=")
 _warned: set[Hashable] = set()  # what this process has been warned of, once each
 
@@ -85,23 +82,25 @@ def select(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
-    if any(hasattr(each, "param_groups") for given in inputs for each in (given, *_items(given))):
+    given = [each for value in inputs for each in (value if isinstance(value, (list, tuple)) else [value])]
+    if any(hasattr(each, "param_groups") for each in given):
         raise TypeError(
             "after the model come its inputs: pass an optimizer by name, select(model, optimizer=optimizer)"
         )
     if axes is not None and not isinstance(axes, Mapping):
         raise TypeError(f"axes are given by the weight's name, such as axes={{'experts': (0, 1)}}; found {axes!r}")
-    if direction not in ("incoming", "outgoing"):
-        raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
-    if per not in ("neuron", "matrix"):
-        raise ValueError(f'per is "neuron" or "matrix"; found {per!r}')
-    if frozen not in ("leave", "constrain"):
-        raise ValueError(f'frozen is "leave" or "constrain"; found {frozen!r}')
+    for argument, value, one, other in (
+        ("direction", direction, "incoming", "outgoing"),
+        ("per", per, "neuron", "matrix"),
+        ("frozen", frozen, "leave", "constrain"),
+    ):
+        if value not in (one, other):
+            raise ValueError(f'{argument} is "{one}" or "{other}"; found {value!r}')
     choice = Choice(
         only=_patterns("only", only),
         also=_patterns("also", also),
         skip=_patterns("skip", skip),
-        axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
+        axes={pattern: as_axes(value) for pattern, value in (axes or {}).items()},
         direction=direction,
         per=per,
     )
@@ -120,7 +119,7 @@ def select(
         choice=choice,
         parameters=_tied(model),
         output_layer=found,
-        trained=None if optimizer is None else held_by(_listed(optimizer)),
+        trained=None if optimizer is None else held_by(optimizer),
         constrain_frozen=frozen == "constrain",
     )
     selection = selector.select()
@@ -141,9 +140,8 @@ class _Selector:
     constrain_frozen: bool
 
     def select(self) -> Selection:
-        self._refuse_patterns_without_match()
         verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
-        self._refuse_patterns_without_effect(verdicts)
+        self._refuse_idle_patterns(verdicts)
         self._refuse_shared_memory(verdicts)
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
@@ -213,51 +211,37 @@ class _Selector:
             raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {mismatch}{advice}")
 
     def _by_default(self, named: NamedParameter, is_named: bool) -> Axes | Reason:
-        verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
-        if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
-            return verdict
-        if is_adapter(named.name):
-            return _ADAPTER
-        if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
-            return _EMBEDDING
-        if named.module in self.output_layer.modules:
-            return Reason("output layer") if isinstance(verdict, Reason) and verdict.unknown else _OUTPUT_LAYER
-        return verdict
+        return default_axes(
+            named,
+            self.choice.direction,
+            is_named=is_named,
+            output_layer=self.output_layer.modules,
+            frozen_too=self.constrain_frozen,
+        )
 
     def _is_named(self, tied: list[NamedParameter]) -> bool:
-        patterns = (*self.choice.only, *self.choice.also, *self.choice.axes)
-        return any(_any_match(tied, pattern) for pattern in patterns)
+        return self.choice.includes(named.name for named in tied)
 
     def _is_trained(self, named: NamedParameter) -> bool:
         learns = named.parameter.requires_grad or self.constrain_frozen
         return learns and (self.trained is None or id(named.parameter) in self.trained)
 
-    def _refuse_patterns_without_match(self) -> None:
-        known = [named.name for tied in self.parameters for named in tied]
-        for argument, patterns in self._patterns():
-            for pattern in patterns:
-                if not any(matches(pattern, name) for name in known):
-                    modules = sorted({name.rpartition(".")[0] for name in known} - {""})
-                    raise ValueError(
-                        f"{_written(argument, pattern)} matches nothing: {suggestion(pattern, modules + known)}"
-                    )
-
-    def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
-        for argument, patterns in self._patterns():
-            for pattern in patterns:
-                if argument == "skip":
-                    continue
-                matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
-                if not any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched):
-                    listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
-                    more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
-                    raise ValueError(
-                        f"{_written(argument, pattern)} matches nothing that can be constrained ({listed}{more})"
-                    )
-
-    def _patterns(self) -> list[tuple[str, Iterable[str]]]:
+    def _refuse_idle_patterns(self, verdicts: list[Verdict]) -> None:
+        """Refuse patterns that match nothing, or nothing that can be constrained where that is what they ask for."""
         choice = self.choice
-        return [("only", choice.only), ("also", choice.also), ("skip", choice.skip), ("axes", choice.axes)]
+        asked = {"only": choice.only, "also": choice.also, "skip": choice.skip, "axes": tuple(choice.axes)}
+        for argument, pattern in [(argument, pattern) for argument, patterns in asked.items() for pattern in patterns]:
+            written = f"axes={{{pattern!r}: ...}}" if argument == "axes" else f"{argument}={pattern!r}"
+            matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
+            if not matched:
+                known = [named.name for tied in self.parameters for named in tied]
+                modules = sorted({name.rpartition(".")[0] for name in known} - {""})
+                raise ValueError(f"{written} matches nothing: {suggestion(pattern, modules + known)}")
+            has_effect = any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched)
+            if argument != "skip" and not has_effect:
+                listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
+                more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
+                raise ValueError(f"{written} matches nothing that can be constrained ({listed}{more})")
 
     def _refuse_shared_memory(self, verdicts: list[Verdict]) -> None:
         """Refuse weights whose elements are another's in another order, as a weight and its transpose."""
@@ -310,7 +294,7 @@ def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: Outpu
             f"which dimensions index neurons, such as axes={{{unknown[0]!r}: (0,)}}, or leave it alone without this "
             f"warning: skip=[{unknown[0]!r}]",
         )
-    if output_layer.is_guess and any(left.reason is _OUTPUT_LAYER for left in selection.left_alone):
+    if output_layer.is_guess and any(left.reason is OUTPUT_LAYER for left in selection.left_alone):
         _warn_once(
             model,
             f"the output layer is {output_layer.description}. Name it with output_layer=, or let "
@@ -353,31 +337,12 @@ def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
     return list(found.values())
 
 
-def _listed(optimizer: Optimizer | Iterable[Optimizer]) -> Iterable[Optimizer]:
-    return [cast(Optimizer, optimizer)] if hasattr(optimizer, "param_groups") else optimizer
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else ()
-
-
-def _explicit(pattern: str, value: Axes | tuple[int, ...]) -> Axes:
-    axes = as_axes(value)
-    if not isinstance(axes, Axes):
-        raise TypeError(f"axes={{{pattern!r}: ...}} takes a tuple of dimensions or pbwn.Axes; found {value!r}")
-    return axes
-
-
 def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
     if isinstance(patterns, str):
         raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
     if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"{argument} is a list of patterns, such as ['layer1.*']; found {patterns!r}")
     return tuple(patterns)
-
-
-def _written(argument: str, pattern: str) -> str:
-    return f"axes={{{pattern!r}: ...}}" if argument == "axes" else f"{argument}={pattern!r}"
 
 
 def _padding(tied: list[NamedParameter]) -> int | None:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import prod
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pbwn.axes import Axes
-from pbwn.selection.names import layer_name, named_parameters
+from pbwn.selection.names import layer_name, matches, named_parameters
 from pbwn.selection.rules import ALL_ZERO, Reason
 from pbwn.selection.table import Table, fold, folded, percent, plural, shape_text
 
@@ -91,6 +92,10 @@ class Choice:
     axes: dict[str, Axes] = field(default_factory=dict)
     direction: str = "incoming"
     per: str = "neuron"
+
+    def includes(self, names: Iterable[str]) -> bool:
+        """Whether a weight is named by only, also or axes under one of its names."""
+        return any(matches(pattern, name) for name in names for pattern in (*self.only, *self.also, *self.axes))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -199,8 +204,9 @@ class Selection:
         return [f"note: {name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
 
 
-def held_by(optimizers: Iterable[Optimizer]) -> set[int]:
-    """The identities of the parameters that optimizers hold."""
+def held_by(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
+    """The identities of the parameters that an optimizer holds, or several do."""
+    optimizers: Iterable[Any] = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
     return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 
