@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -94,4 +93,4 @@ _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 def _end(tensor: Tensor) -> int:
     last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr() + (last + 1) * tensor.element_size() if prod(tensor.shape) else tensor.data_ptr()
+    return tensor.data_ptr() + (last + 1) * tensor.element_size() if tensor.numel() else tensor.data_ptr()

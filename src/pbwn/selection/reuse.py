@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from inspect import signature
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, matches, named_parameters
-from pbwn.selection.rules import FROZEN, NOT_HELD, default_axes
+from pbwn.selection.rules import FROZEN, NOT_HELD, Reason, default_axes
 from pbwn.selection.selector import select
 from pbwn.selection.table import shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, Selection, held_by
@@ -45,17 +44,13 @@ def chosen(
     _check_model(model, selection)
     dtensor.reshard(model)
     held = None if optimizer is None else held_by(optimizer)
-    constrained: list[ConstrainedWeight] = []
-    left_alone = list(selection.left_alone)
+    reasons: dict[ConstrainedWeight, Reason] = {}
     for weight in selection.constrained:
         if held is not None and id(weight.tensor) not in held:
-            left_alone.append(weight.left_alone(NOT_HELD))
+            reasons[weight] = NOT_HELD
         elif frozen == "leave" and not weight.tensor.requires_grad:
-            left_alone.append(weight.left_alone(FROZEN))
-        else:
-            constrained.append(weight)
-    held_now = replace(selection, constrained=tuple(constrained), left_alone=tuple(left_alone))
-    return without_zeros(held_now, known=zero)
+            reasons[weight] = FROZEN
+    return without_zeros(selection.without(reasons), known=zero)
 
 
 def _check_model(model: nn.Module, selection: Selection) -> None:

@@ -154,14 +154,11 @@ class _Selector:
             if self.choice.per == "matrix" and verdict.neurons:
                 verdict = matrix_axes(verdict, first.module, first.name)
             padding = _padding(tied) if verdict == Axes((0,)) else None
-            is_named = self._is_named(tied)
             for same in _by_object(tied):  # each has a gradient of its own
                 if any(map(self._is_trained, same)):
                     name, module, attribute, _ = same[0]
                     others = tuple(named.name for named in same[1:])
-                    constrained.append(
-                        ConstrainedWeight(name, module, attribute, verdict, shape, padding, others, is_named)
-                    )
+                    constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
         selection = Selection(tuple(constrained), tuple(left_alone), self.output_layer.description, self.choice)
         return without_zeros(selection, exchange=False)
 
@@ -173,7 +170,8 @@ class _Selector:
             if explicit is not None:
                 raise ValueError(f"weight {tied[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
             return Reason(f"skipped by {skipped!r}")
-        verdict = explicit or _agree([(named, self._by_default(named, self._is_named(tied))) for named in tied])
+        is_named = self.choice.includes(named.name for named in tied)
+        verdict = explicit or _agree([(named, self._by_default(named, is_named)) for named in tied])
         if self.choice.only and not any(_any_match(tied, pattern) for pattern in self.choice.only):
             return _NOT_NAMED if isinstance(verdict, Axes) or verdict.unknown else verdict
         if isinstance(verdict, Axes) and not any(map(self._is_trained, tied)):
@@ -218,9 +216,6 @@ class _Selector:
             output_layer=self.output_layer.modules,
             frozen_too=self.constrain_frozen,
         )
-
-    def _is_named(self, tied: list[NamedParameter]) -> bool:
-        return self.choice.includes(named.name for named in tied)
 
     def _is_trained(self, named: NamedParameter) -> bool:
         learns = named.parameter.requires_grad or self.constrain_frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import prod
@@ -28,7 +28,6 @@ class ConstrainedWeight:
     shape: tuple[int, ...]
     padding: int | None = None  # the row that an embedding keeps at zero on purpose
     others: tuple[str, ...] = ()  # the names of tied weights beside the first
-    is_named: bool = False  # by only, also or axes: constrained whatever its values are
 
     @property
     def tensor(self) -> Tensor:
@@ -61,10 +60,6 @@ class ConstrainedWeight:
         """The number of weights of one neuron."""
         return self.axes.fan_in(self.shape)
 
-    def left_alone(self, reason: Reason) -> LeftAlone:
-        """The same weight, not constrained after all."""
-        return LeftAlone(self.name, self.module, self.shape, reason, self.others)
-
 
 @dataclass(frozen=True, eq=False)
 class LeftAlone:
@@ -94,7 +89,7 @@ class Choice:
     per: str = "neuron"
 
     def includes(self, names: Iterable[str]) -> bool:
-        """Whether a weight is named by only, also or axes under one of its names."""
+        """Whether a weight is named by only, also or axes under one of its names: it is constrained, whatever it is."""
         return any(matches(pattern, name) for name in names for pattern in (*self.only, *self.also, *self.axes))
 
 
@@ -117,6 +112,15 @@ class Selection:
                 raise ValueError(f"this is no copy of the model: it has no weight {weight.name!r} of the same shape")
             weights.append(replace(weight, module=named.module, attribute=named.attribute))
         return tuple(weights)
+
+    def without(self, reasons: Mapping[ConstrainedWeight, Reason]) -> Selection:
+        """The same, but with these weights left alone after all, each for its reason."""
+        left_alone = [LeftAlone(each.name, each.module, each.shape, why, each.others) for each, why in reasons.items()]
+        return replace(
+            self,
+            constrained=tuple(weight for weight in self.constrained if weight not in reasons),
+            left_alone=(*self.left_alone, *left_alone),
+        )
 
     @property
     def unknown(self) -> tuple[LeftAlone, ...]:

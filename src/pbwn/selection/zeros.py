@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,21 +18,14 @@ def without_zeros(selection: Selection, *, exchange: bool = True, known: Collect
 
     Whether a sharded weight is zero takes an exchange among all processes that hold a part of it.
     """
-    unnamed = [weight for weight in selection.constrained if not weight.is_named]
+    names = selection.choice.includes
+    unnamed = [weight for weight in selection.constrained if not names((weight.name, *weight.others))]
     readable = [
         weight for weight in unnamed if is_plain(weight.tensor) or (exchange and dtensor.is_sharded(weight.tensor))
     ]
-    flags = _are_zero([weight.tensor for weight in readable])
-    zero = {id(weight) for weight, is_zero in zip(readable, flags, strict=True) if is_zero}
-    zero |= {id(weight) for weight in unnamed if weight.name in known}
-    if not zero:
-        return selection
-    left_alone = [weight.left_alone(ALL_ZERO) for weight in selection.constrained if id(weight) in zero]
-    return replace(
-        selection,
-        constrained=tuple(weight for weight in selection.constrained if id(weight) not in zero),
-        left_alone=(*selection.left_alone, *left_alone),
-    )
+    are_zero = dict(zip(readable, _are_zero([weight.tensor for weight in readable]), strict=True))
+    zero = [weight for weight in unnamed if weight.name in known or are_zero.get(weight)]
+    return selection.without(dict.fromkeys(zero, ALL_ZERO))
 
 
 def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
