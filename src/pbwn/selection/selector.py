@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
@@ -170,8 +171,14 @@ class _Selector:
             if explicit is not None:
                 raise ValueError(f"weight {tied[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
             return Reason(f"skipped by {skipped!r}")
-        is_named = self.choice.includes(named.name for named in tied)
-        verdict = explicit or _agree([(named, self._by_default(named, is_named)) for named in tied])
+        by_default = partial(
+            default_axes,
+            direction=self.choice.direction,
+            is_named=self.choice.includes(named.name for named in tied),
+            output_layer=self.output_layer.modules,
+            frozen_too=self.constrain_frozen,
+        )
+        verdict = explicit or _agree([(named, by_default(named)) for named in tied])
         if self.choice.only and not any(_any_match(tied, pattern) for pattern in self.choice.only):
             return _NOT_NAMED if isinstance(verdict, Axes) or verdict.unknown else verdict
         if isinstance(verdict, Axes) and not any(map(self._is_trained, tied)):
@@ -180,21 +187,19 @@ class _Selector:
 
     def _explicit_axes(self, tied: list[NamedParameter]) -> Axes | None:
         """The axes that the user gave for a weight, by its name or by that of a module that holds it."""
-        given: dict[Axes, str] = {}
+        given: dict[Axes, None] = {}
         for pattern, axes in self.choice.axes.items():
             named = next((named for named in tied if matches(pattern, named.name)), None)
+            if named is None:
+                continue
             is_exact = any(named.name == pattern for named in tied)
-            if named is not None and (is_exact or self._is_weight(named)):
+            by_itself = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
+            if is_exact or isinstance(by_itself, Axes) or by_itself.unknown:  # of a module, its weights are meant
                 self._refuse_mismatch(pattern, named, axes, is_exact=is_exact)
-                given[axes] = pattern
+                given[axes] = None
         if len(given) > 1:
             raise ValueError(f"weight {tied[0].name!r} is given conflicting axes: {', '.join(map(str, given))}")
         return next(iter(given), None)
-
-    def _is_weight(self, named: NamedParameter) -> bool:
-        """Whether a parameter is a weight, so that the axes given for a module are meant for it."""
-        verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
-        return isinstance(verdict, Axes) or verdict.unknown
 
     def _refuse_mismatch(self, pattern: str, named: NamedParameter, axes: Axes, *, is_exact: bool) -> None:
         shape = tuple(named.parameter.shape)
@@ -207,15 +212,6 @@ class _Selector:
             covered = "" if is_exact else f" match {named.name!r}"
             advice = "" if is_exact else ". Name the weights that have these axes one by one"
             raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {mismatch}{advice}")
-
-    def _by_default(self, named: NamedParameter, is_named: bool) -> Axes | Reason:
-        return default_axes(
-            named,
-            self.choice.direction,
-            is_named=is_named,
-            output_layer=self.output_layer.modules,
-            frozen_too=self.constrain_frozen,
-        )
 
     def _is_trained(self, named: NamedParameter) -> bool:
         learns = named.parameter.requires_grad or self.constrain_frozen
