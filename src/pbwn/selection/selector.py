@@ -141,8 +141,9 @@ class _Selector:
     constrain_frozen: bool
 
     def select(self) -> Selection:
+        self._refuse_patterns_without_match()  # first: one of them may be meant to settle a conflict
         verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
-        self._refuse_idle_patterns(verdicts)
+        self._refuse_patterns_without_effect(verdicts)
         self._refuse_shared_memory(verdicts)
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
@@ -217,22 +218,27 @@ class _Selector:
         learns = named.parameter.requires_grad or self.constrain_frozen
         return learns and (self.trained is None or id(named.parameter) in self.trained)
 
-    def _refuse_idle_patterns(self, verdicts: list[Verdict]) -> None:
-        """Refuse patterns that match nothing, or nothing that can be constrained where that is what they ask for."""
-        choice = self.choice
-        asked = {"only": choice.only, "also": choice.also, "skip": choice.skip, "axes": tuple(choice.axes)}
-        for argument, pattern in [(argument, pattern) for argument, patterns in asked.items() for pattern in patterns]:
-            written = f"axes={{{pattern!r}: ...}}" if argument == "axes" else f"{argument}={pattern!r}"
-            matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
-            if not matched:
-                known = [named.name for tied in self.parameters for named in tied]
+    def _refuse_patterns_without_match(self) -> None:
+        known = [named.name for tied in self.parameters for named in tied]
+        for _, pattern, written in self._patterns():
+            if not any(matches(pattern, name) for name in known):
                 modules = sorted({name.rpartition(".")[0] for name in known} - {""})
                 raise ValueError(f"{written} matches nothing: {suggestion(pattern, modules + known)}")
+
+    def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
+        for argument, pattern, written in self._patterns():
+            matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
             has_effect = any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched)
             if argument != "skip" and not has_effect:
                 listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
                 more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
                 raise ValueError(f"{written} matches nothing that can be constrained ({listed}{more})")
+
+    def _patterns(self) -> list[tuple[str, str, str]]:
+        """Each pattern, with its argument before it and, after it, how the user has written it."""
+        lists = {"only": self.choice.only, "also": self.choice.also, "skip": self.choice.skip}
+        found = [(name, pattern, f"{name}={pattern!r}") for name, patterns in lists.items() for pattern in patterns]
+        return found + [("axes", pattern, f"axes={{{pattern!r}: ...}}") for pattern in self.choice.axes]
 
     def _refuse_shared_memory(self, verdicts: list[Verdict]) -> None:
         """Refuse weights whose elements are another's in another order, as a weight and its transpose."""
