@@ -19,7 +19,7 @@ from pbwn import functional
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight, Selection, select
-from pbwn.selection.names import NamedParameter, named_parameters, unwrap
+from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text
 from pbwn.selection.trace import call_arguments, see_order, tensors_in, undone
@@ -215,11 +215,8 @@ def _candidates(
     model: nn.Module, constrained: Mapping[str, ConstrainedWeight], direction: str
 ) -> list[ConstrainedWeight]:
     """Every parameter whose neuron axes are known, frozen or not, once, in the model's order."""
-    tied: dict[int, list[NamedParameter]] = {}
-    for named in named_parameters(model):
-        tied.setdefault(id(named.parameter), []).append(named)
     found = []
-    for first, *others in tied.values():
+    for first, *others in by_object(named_parameters(model)):
         name, module, attribute, parameter = first
         axes = axes_or_reason(first, direction, frozen_too=True)
         if not isinstance(axes, Axes) and name in constrained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import lru_cache
@@ -54,6 +54,14 @@ def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 yield NamedParameter(f"{prefix}.{attribute}" if prefix else attribute, module, attribute, parameter)
+
+
+def by_object(parameters: Iterable[NamedParameter]) -> list[list[NamedParameter]]:
+    """The names of each parameter together."""
+    found: dict[int, list[NamedParameter]] = {}
+    for named in parameters:
+        found.setdefault(id(named.parameter), []).append(named)
+    return list(found.values())
 
 
 def unwrap(model: nn.Module) -> nn.Module:

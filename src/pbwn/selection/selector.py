@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes, as_axes, matrix_axes
 from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
-from pbwn.selection.names import NamedParameter, matches, named_parameters, suggestion
+from pbwn.selection.names import NamedParameter, by_object, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
 from pbwn.selection.rules import NOT_HELD, OUTPUT_LAYER, Reason, axes_or_reason, default_axes, unsupported
 from pbwn.selection.table import folded, plural, shape_text
@@ -156,7 +156,7 @@ class _Selector:
             if self.choice.per == "matrix" and verdict.neurons:
                 verdict = matrix_axes(verdict, first.module, first.name)
             padding = _padding(tied) if verdict == Axes((0,)) else None
-            for same in _by_object(tied):  # each has a gradient of its own
+            for same in by_object(tied):  # each has a gradient of its own
                 if any(map(self._is_trained, same)):
                     name, module, attribute, _ = same[0]
                     others = tuple(named.name for named in same[1:])
@@ -324,13 +324,6 @@ def _tied(model: nn.Module) -> list[list[NamedParameter]]:
         same = found.setdefault(memory_of(named.parameter) or id(named.parameter), [])
         if named.name not in [other.name for other in same]:  # a wrapper may hold what it wraps twice
             same.append(named)
-    return list(found.values())
-
-
-def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
-    found: dict[int, list[NamedParameter]] = {}
-    for named in tied:
-        found.setdefault(id(named.parameter), []).append(named)
     return list(found.values())
 
 
