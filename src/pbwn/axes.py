@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from math import prod
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
@@ -108,94 +109,84 @@ def _packed_matrices(module: nn.Module, name: str) -> int:
 # Linear layers that make queries, keys and values in one go, one after the other.
 _PACKED_NAMES = ("qkv", "Wqkv", "c_attn", "in_proj", "qkv_proj")
 
-T = TypeVar("T")
 AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"
-Direction: TypeAlias = Literal["incoming", "outgoing"]
 
 
 class MismatchError(ValueError):
-    """A weight whose shape contradicts the sizes that its own layer states."""
+    """A weight whose shape contradicts what is known of its layer, or the sizes that the layer itself states."""
 
 
 @dataclass(frozen=True)
-class LayerAxes:
-    """The neuron axes of a layer type's weights, by the pattern of the parameter's name, in each direction.
+class WeightAxes:
+    """The neuron axes of one weight of a layer type, in each direction in which they are defined.
 
-    `dims` says how many dimensions the weights of some patterns have: a derived layer that stores more, such as a stack
-    of weights, has other axes.
+    `dims` says how many dimensions the weight has: a derived layer that stores more, such as a stack of weights, has
+    other axes.
     """
 
-    incoming: Mapping[str, AxesOf]
-    outgoing: Mapping[str, AxesOf] = field(default_factory=dict)
-    dims: Mapping[str, int] = field(default_factory=dict)
+    incoming: AxesOf
+    outgoing: AxesOf | None = None
+    dims: int | None = None
 
-    def knows(self, parameter: str) -> bool:
-        """Whether one parameter of the layer is a weight with known axes, in one direction at least."""
-        return any(fnmatchcase(parameter, pattern) for pattern in self.incoming)
-
-    def dims_of(self, parameter: str) -> int | None:
-        """How many dimensions one parameter has, where that is known."""
-        return next((dims for pattern, dims in self.dims.items() if fnmatchcase(parameter, pattern)), None)
-
-    def find(self, module: nn.Module, parameter: str, direction: str) -> Axes | None:
-        """The axes of one parameter of this module, or None where they are not known; raises `MismatchError`."""
-        for pattern, axes in (self.incoming if direction == "incoming" else self.outgoing).items():
-            if fnmatchcase(parameter, pattern):
-                found = as_axes(axes(module) if callable(axes) else axes)
-                if not isinstance(found, Axes):
-                    raise TypeError(f"the axes of {type(module).__name__}.{parameter} are no tuple: {found!r}")
-                return found
-        return None
+    def find(self, module: nn.Module, shape: tuple[int, ...], direction: str) -> Axes | None:
+        """The axes of this module's weight, or None where they are not defined; raises `MismatchError`."""
+        if self.dims not in (None, len(shape)):
+            raise MismatchError(f"{len(shape)} dimensions instead of {self.dims}")
+        axes = self.incoming if direction == "incoming" else self.outgoing
+        if axes is None:
+            return None
+        found = as_axes(axes(module) if callable(axes) else axes)
+        mismatch = found.mismatch(shape)
+        if mismatch is not None:
+            raise MismatchError(mismatch)
+        return found
 
 
 _ROWS, _COLUMNS = Axes((0,)), Axes((1,))
 
 
-def _by_sizes(outputs: str, inputs: str, first: Literal["out", "in"], direction: Direction) -> Callable[..., Axes]:
+def _by_sizes(unit: str, first: Literal["out", "in"], direction: str, module: nn.Module) -> Axes:
     """The axes of a layer that states its sizes: stored (out, in / groups, ...) or (in, out / groups, ...).
 
     `first` is how layers of this type are stored; a derived layer may do it the other way round, and its sizes tell.
     """
-
-    def axes(module: nn.Module) -> Axes:
-        out_size, in_size = getattr(module, outputs, None), getattr(module, inputs, None)
-        groups, stored = getattr(module, "groups", 1), first
-        if isinstance(out_size, int) and isinstance(in_size, int):
-            found = tuple(module._parameters["weight"].shape[:2])  # type: ignore[union-attr]
-            expected = {"out": (out_size, in_size // groups), "in": (in_size, out_size // groups)}
-            if found not in expected.values():
-                raise MismatchError(
-                    f"shape {found[0]}x{found[1]} fits neither {outputs}={out_size} nor {inputs}={in_size}"
-                )
-            if found != expected[first]:
-                stored = "in" if first == "out" else "out"
-        neurons_first = (stored == "out") == (direction == "incoming")
-        return _ROWS if neurons_first else Axes((1,), groups=groups)
-
-    return axes
+    out_size, in_size = getattr(module, f"out_{unit}", None), getattr(module, f"in_{unit}", None)
+    groups, stored = getattr(module, "groups", 1), first
+    if isinstance(out_size, int) and isinstance(in_size, int):
+        found = tuple(module._parameters["weight"].shape[:2])  # type: ignore[union-attr]
+        expected = {"out": (out_size, in_size // groups), "in": (in_size, out_size // groups)}
+        if found not in expected.values():
+            raise MismatchError(
+                f"shape {found[0]}x{found[1]} fits neither out_{unit}={out_size} nor in_{unit}={in_size}"
+            )
+        if found != expected[first]:
+            stored = "in" if first == "out" else "out"
+    neurons_first = (stored == "out") == (direction == "incoming")
+    return _ROWS if neurons_first else Axes((1,), groups=groups)
 
 
-def _sized(outputs: str, inputs: str, first: Literal["out", "in"], dims: int) -> LayerAxes:
-    incoming, outgoing = (_by_sizes(outputs, inputs, first, direction) for direction in ("incoming", "outgoing"))
-    return LayerAxes({"weight": incoming}, {"weight": outgoing}, {"weight": dims})
+def _sized(unit: str, first: Literal["out", "in"], dims: int) -> dict[str, WeightAxes]:
+    incoming, outgoing = (partial(_by_sizes, unit, first, direction) for direction in ("incoming", "outgoing"))
+    return {"weight": WeightAxes(incoming, outgoing, dims)}
 
 
-def _matrices(*patterns: str) -> LayerAxes:
-    return LayerAxes(dict.fromkeys(patterns, _ROWS), dims=dict.fromkeys(patterns, 2))
+def _matrices(*patterns: str) -> dict[str, WeightAxes]:
+    return dict.fromkeys(patterns, WeightAxes(_ROWS, dims=2))
 
 
-_EXPERTS = LayerAxes({"weight": Axes((0, 1))}, {"weight": Axes((0, 2))}, {"weight": 3})
+_EXPERTS = {"weight": WeightAxes(Axes((0, 1)), Axes((0, 2)), dims=3)}
 
-# A type that must not be imported here stands by its qualified name.
-_KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
-    nn.Linear: _sized("out_features", "in_features", "out", 2),
-    nn.Bilinear: LayerAxes({"weight": _ROWS}, dims={"weight": 3}),
-    nn.Conv1d: _sized("out_channels", "in_channels", "out", 3),
-    nn.Conv2d: _sized("out_channels", "in_channels", "out", 4),
-    nn.Conv3d: _sized("out_channels", "in_channels", "out", 5),
-    nn.ConvTranspose1d: _sized("out_channels", "in_channels", "in", 3),
-    nn.ConvTranspose2d: _sized("out_channels", "in_channels", "in", 4),
-    nn.ConvTranspose3d: _sized("out_channels", "in_channels", "in", 5),
+# The weights of each layer type, by patterns of the parameters' names. A type that must not be imported here stands by
+# its qualified name.
+_KNOWN: dict[type[nn.Module] | str, Mapping[str, WeightAxes]] = {
+    nn.Linear: _sized("features", "out", 2),
+    nn.Bilinear: {"weight": WeightAxes(_ROWS, dims=3)},
+    nn.Conv1d: _sized("channels", "out", 3),
+    nn.Conv2d: _sized("channels", "out", 4),
+    nn.Conv3d: _sized("channels", "out", 5),
+    nn.ConvTranspose1d: _sized("channels", "in", 3),
+    nn.ConvTranspose2d: _sized("channels", "in", 4),
+    nn.ConvTranspose3d: _sized("channels", "in", 5),
     nn.MultiheadAttention: _matrices("in_proj_weight", "[qkv]_proj_weight"),
     # Patterns end in a digit or in _reverse, so that they do not match weight_hh_l0_g, from which weight_norm computes
     # the weight.
@@ -203,20 +194,29 @@ _KNOWN: dict[type[nn.Module] | str, LayerAxes] = {
     nn.RNNCellBase: _matrices("weight_[ih]h"),
     nn.Embedding: _matrices("weight"),
     nn.EmbeddingBag: _matrices("weight"),
-    "transformers.pytorch_utils.Conv1D": LayerAxes({"weight": _COLUMNS}, {"weight": _ROWS}, {"weight": 2}),
+    "transformers.pytorch_utils.Conv1D": {"weight": WeightAxes(_COLUMNS, _ROWS, dims=2)},
     "transformers.models.jetmoe.modeling_jetmoe.JetMoeParallelExperts": _EXPERTS,
     "transformers.models.granitemoe.modeling_granitemoe.GraniteMoeParallelExperts": _EXPERTS,
 }
-_NEVER_LAST = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
+NEVER_LAST = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
-def layer_axes(module: nn.Module) -> LayerAxes | None:
-    """What is known of a module's type, or of the nearest type that it derives from, or of layers of its form."""
-    return _known_of(type(module)) or _mixture_of_experts(module)
+def weight_axes(module: nn.Module, parameter: str) -> WeightAxes | None:
+    """What is known of one parameter of a module, by the nearest known type that it derives from, or by its form."""
+    known = _known_of(type(module)) or _mixture_of_experts(module)
+    return next((axes for pattern, axes in known.items() if fnmatchcase(parameter, pattern)), None)
 
 
-def _mixture_of_experts(module: nn.Module) -> LayerAxes | None:
+def _known_of(module_type: type[nn.Module]) -> Mapping[str, WeightAxes]:
+    for layer in module_type.__mro__:
+        known = _KNOWN.get(layer) or _KNOWN.get(f"{layer.__module__}.{layer.__qualname__}")
+        if known is not None:
+            return known
+    return {}
+
+
+def _mixture_of_experts(module: nn.Module) -> dict[str, WeightAxes]:
     """The stacked experts of transformers and their router, as their own sizes tell.
 
     Experts are three-dimensional, stored (expert, out, in) or (expert, in, out). That `gate_up_proj` packs two matrices
@@ -225,22 +225,17 @@ def _mixture_of_experts(module: nn.Module) -> LayerAxes | None:
     hidden = _first_size(module, "hidden_dim", "hidden_size")
     inner = _first_size(module, "intermediate_dim", "intermediate_size", "expert_dim", "moe_intermediate_dim")
     is_router = type(module).__name__.endswith("Router")
-    found: dict[str, tuple[Axes, Axes]] = {}
+    found: dict[str, WeightAxes] = {}
     for name, parameter in module._parameters.items():
         shape = () if parameter is None else tuple(parameter.shape)
         if len(shape) == 3 and inner is not None and name in _EXPERT_OUTPUTS:
             size, is_output = _EXPERT_OUTPUTS[name] * inner, name != "down_proj"
             out_dim = _output_dim(shape, size, is_output, getattr(module, "is_transposed", None))
             if out_dim is not None:
-                found[name] = Axes((0, out_dim)), Axes((0, 3 - out_dim))
+                found[name] = WeightAxes(Axes((0, out_dim)), Axes((0, 3 - out_dim)))
         elif name == "weight" and len(shape) == 2 and shape[1] == hidden != shape[0] and is_router:
-            found[name] = _ROWS, _COLUMNS
-    if not found:
-        return None
-    return LayerAxes(
-        {name: incoming for name, (incoming, _) in found.items()},
-        {name: outgoing for name, (_, outgoing) in found.items()},
-    )
+            found[name] = WeightAxes(_ROWS, _COLUMNS)
+    return found
 
 
 _EXPERT_OUTPUTS = {"gate_up_proj": 2, "gate_proj": 1, "up_proj": 1, "down_proj": 1}  # times the intermediate size
@@ -264,20 +259,12 @@ def _first_size(module: nn.Module, *names: str) -> int | None:
 
 def can_be_output_layer(module: nn.Module) -> bool:
     """Whether a module maps features to others: linear layers, convolutions, and layers that were registered."""
-    return _known_of(type(module)) not in (None, _EXPERTS) and not isinstance(module, _NEVER_LAST)
+    return _known_of(type(module)) not in ({}, _EXPERTS) and not isinstance(module, NEVER_LAST)
 
 
 def can_be_registered(layer: type[nn.Module]) -> bool:
     """Whether a type has weights of its own: modules of all kinds derive from torch's containers."""
     return layer not in _CONTAINERS
-
-
-def _known_of(module_type: type[nn.Module]) -> LayerAxes | None:
-    for layer in module_type.__mro__:
-        known = _KNOWN.get(layer) or _KNOWN.get(f"{layer.__module__}.{layer.__qualname__}")
-        if known is not None:
-            return known
-    return None
 
 
 def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Callable[[nn.Module], Axes]) -> None:
@@ -299,27 +286,15 @@ def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Call
         raise ValueError(
             f"name the weights of {layer.__name__} and their axes: register({layer.__name__}, weight=(0,))"
         )
+    given = {name: WeightAxes(axes if callable(axes) else as_axes(axes)) for name, axes in weights.items()}
     # What is known of the type that it derives from still holds for the weights that are not named here.
-    known = _known_of(layer) or LayerAxes({})
-    _KNOWN[layer] = LayerAxes(
-        {name: as_axes(axes) for name, axes in weights.items()} | _besides(weights, known.incoming),
-        _besides(weights, known.outgoing),
-        {
-            pattern: dims
-            for pattern, dims in known.dims.items()
-            if not any(fnmatchcase(name, pattern) for name in weights)
-        },
-    )
+    _KNOWN[layer] = given | {name: axes for name, axes in _known_of(layer).items() if name not in given}
 
 
-def _besides(names: Collection[str], values: Mapping[str, T]) -> dict[str, T]:
-    return {name: value for name, value in values.items() if name not in names}
-
-
-def as_axes(axes: Axes | tuple[int, ...] | Callable[[nn.Module], Axes]) -> AxesOf:
+def as_axes(axes: Axes | tuple[int, ...]) -> Axes:
     """Accept a bare tuple for Axes."""
-    if isinstance(axes, Axes) or callable(axes):
-        return axes
     if isinstance(axes, (tuple, list)):
         return Axes(tuple(axes))
-    raise TypeError(f"axes are a tuple of dimensions or pbwn.Axes; found {axes!r}")
+    if not isinstance(axes, Axes):
+        raise TypeError(f"axes are a tuple of dimensions or pbwn.Axes; found {axes!r}")
+    return axes

@@ -53,11 +53,11 @@ class UnitNorm:
 
     def factors(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
         """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is no number."""
-        return _quotients(self._radii(radii), norms)
+        return _quotients(self.length if radii is None else radii, norms)
 
     def deviations(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
         """How far each neuron is from the sphere, relative to its radius; a free neuron is never off."""
-        radii = self._radii(radii)
+        radii = self.length if radii is None else radii
         deviation = (norms / radii - 1).abs()
         return deviation.where(radii > 0, 0) if isinstance(radii, Tensor) else deviation
 
@@ -78,9 +78,6 @@ class UnitNorm:
         if not isinstance(self.radius, float):
             raise ValueError(f"{self} needs the radii of the weight's own neurons")
         return self.radius
-
-    def _radii(self, radii: float | Tensor | None) -> float | Tensor:
-        return self.length if radii is None else radii
 
 
 @dataclass(frozen=True)

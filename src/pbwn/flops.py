@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pbwn.selection import Selection, chosen
 from pbwn.selection.names import named_modules, unwrap
 from pbwn.selection.table import Table
+from pbwn.selection.trace import undone
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,8 @@ def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) ->
         forward = _forward_flops(copy.deepcopy(inner).to("meta").eval(), torch.zeros(shape, dtype=dtype, device="meta"))
     except Exception:  # whatever the meta device does not have
         device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
-        modes = {module: module.training for module in inner.modules()}
-        try:
+        with undone(inner):
             forward = _forward_flops(inner.eval(), torch.zeros(shape, dtype=dtype, device=device))
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
     return {name: 3 * flops for name, flops in forward.items()}
 
 
@@ -150,7 +147,7 @@ def _forward_flops(model: nn.Module, example: Tensor) -> dict[str, int]:
         features = module.out_features * module.in1_features * module.in2_features
         uncounted[0] += 2 * output[..., 0].numel() * features
 
-    innermost = {name: module for name, module, _ in named_modules(model)}  # of a wrapper and what it wraps
+    innermost = dict(named_modules(model))  # of a wrapper and what it wraps
     handles = [
         module.register_forward_hook(count_bilinear)  # which torch does not count
         for module in model.modules()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from html import escape
 from typing import Any, Literal, TypeAlias
 
@@ -18,8 +18,8 @@ from torch.nn.parameter import is_lazy
 from pbwn import functional
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
-from pbwn.selection import Selection, select
-from pbwn.selection.names import NamedParameter, layer_name, named_parameters, unwrap
+from pbwn.selection import ConstrainedWeight, Selection, select
+from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text
 from pbwn.selection.trace import call_arguments, see_order, tensors_in, undone
@@ -183,7 +183,8 @@ def invariance(
         inner.train()
         run.check()
         found = select(inner, *inputs) if selection is None else selection
-        candidates = _candidates(inner, found)
+        constrained = {name: weight for weight in found.constrained for name in (weight.name, *weight.others)}
+        candidates = _candidates(inner, constrained, found.choice.direction)
         if not candidates:
             raise ValueError(
                 "the model has no weight that could be constrained: its layers are not known, or it has biases and "
@@ -193,48 +194,36 @@ def invariance(
         scales: list[WeightScale] = []
         with _generic(inner):
             base = run()
-            for number, candidate in enumerate(candidates):
-                _show(progress, number, len(candidates), candidate.name)
-                after = following.get(id(candidate.parameter), [])
-                scales.append(candidate.described(_scale_of(candidate, after, base, run)))
+            for number, weight in enumerate(candidates):
+                _show(progress, number, len(candidates), weight.name)
+                scales.append(
+                    WeightScale(
+                        weight.name,
+                        weight.layer,
+                        weight.shape,
+                        _scale_of(weight, following.get(id(weight.tensor), []), base, run),
+                        constrained=weight.name in constrained,
+                        per_matrix=found.choice.per == "matrix",
+                        others=weight.others,
+                    )
+                )
             _show(progress, len(candidates), len(candidates), "")
     return Invariance(tuple(scales))
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A weight that could be constrained."""
-
-    name: str
-    module: nn.Module
-    parameter: Tensor
-    axes: Axes
-    constrained: bool
-    per_matrix: bool
-    others: tuple[str, ...]
-
-    def described(self, scale: Scale) -> WeightScale:
-        layer, shape = layer_name(self.module), tuple(self.parameter.shape)
-        return WeightScale(self.name, layer, shape, scale, self.constrained, self.per_matrix, self.others)
-
-
-def _candidates(model: nn.Module, selection: Selection) -> list[_Candidate]:
+def _candidates(
+    model: nn.Module, constrained: Mapping[str, ConstrainedWeight], direction: str
+) -> list[ConstrainedWeight]:
     """Every parameter whose neuron axes are known, frozen or not, once, in the model's order."""
-    constrained = {name: weight for weight in selection.constrained for name in (weight.name, *weight.others)}
-    direction, per_matrix = selection.choice.direction, selection.choice.per == "matrix"
-    names: dict[int, list[NamedParameter]] = {}
-    for named in named_parameters(model):
-        names.setdefault(id(named.parameter), []).append(named)
     found = []
-    for first, *others in names.values():
-        weight = next((constrained[named.name] for named in (first, *others) if named.name in constrained), None)
+    for first, *others in by_object(named_parameters(model)):
+        name, module, attribute, parameter = first
         axes = axes_or_reason(first, direction, frozen_too=True)
-        if not isinstance(axes, Axes):
-            if weight is None:
-                continue
-            axes = weight.axes  # those that the user has given
-        tied = tuple(other.name for other in others)
-        found.append(_Candidate(first.name, first.module, first.parameter, axes, weight is not None, per_matrix, tied))
+        if not isinstance(axes, Axes) and name in constrained:
+            axes = constrained[name].axes  # those that the user has given
+        if isinstance(axes, Axes):
+            names = tuple(other.name for other in others)
+            found.append(ConstrainedWeight(name, module, attribute, axes, tuple(parameter.shape), others=names))
     return found
 
 
@@ -281,19 +270,22 @@ class _Passes:
             )
 
 
-def _scale_of(candidate: _Candidate, after: Sequence[NamedParameter], base: list[Tensor], run: _Passes) -> Scale:
+def _scale_of(candidate: ConstrainedWeight, after: Sequence[NamedParameter], base: list[Tensor], run: _Passes) -> Scale:
     """Rescale a weight in one way after the other until the output stays as it is."""
-    weight, axes = candidate.parameter, candidate.axes
+    weight, axes = candidate.tensor, candidate.axes
     floors = [_floor(one, weight.dtype) for one in base]
 
     @cache
     def effects() -> list[float]:
         """What a random change of the weight does; a pass that a large change of the output makes needless."""
-        with _changed([weight], partial(_disturb_, weight, axes)):
+        with _put_back([weight]):
+            _disturb_(weight, axes)
             return _changes(run(), base)
 
     def stays(changes: Sequence[Change]) -> bool:
-        with _changed([tensor for tensor, _, _ in changes], partial(_rescale_, changes)):
+        with _put_back([tensor for tensor, _, _ in changes]):
+            for tensor, neurons, multiples in changes:
+                functional.scale_rows_(tensor, neurons, multiples)
             found = _changes(run(), base)
         if any(change > max(_TOLERANCE * _LARGEST_EFFECT, floor) for change, floor in zip(found, floors, strict=True)):
             return False
@@ -310,12 +302,12 @@ def _scale_of(candidate: _Candidate, after: Sequence[NamedParameter], base: list
     return "passes on" if moved and stays(moved) else "has meaning"
 
 
-def _moved_on(candidate: _Candidate, after: Sequence[NamedParameter], factors: Tensor) -> list[Change]:
+def _moved_on(candidate: ConstrainedWeight, after: Sequence[NamedParameter], factors: Tensor) -> list[Change]:
     """Rescale the rows with their biases, and the columns of all next layers inversely; nothing where that is unclear.
 
     Where features were flattened in between, each row feeds a block of equal length.
     """
-    changes: list[Change] = [(candidate.parameter, candidate.axes, factors)]
+    changes: list[Change] = [(candidate.tensor, candidate.axes, factors)]
     bias = candidate.module._parameters.get("bias")
     if bias is not None:
         if bias.ndim != 1 or bias.numel() != factors.numel():
@@ -323,7 +315,7 @@ def _moved_on(candidate: _Candidate, after: Sequence[NamedParameter], factors: T
         changes.append((bias, Axes((0,)), factors.flatten()))
     for named in {id(named.parameter): named for named in after}.values():
         axes = axes_or_reason(named, "outgoing", frozen_too=True)
-        if not isinstance(axes, Axes) or named.parameter is candidate.parameter:
+        if not isinstance(axes, Axes) or named.parameter is candidate.tensor:
             return []
         shape = axes.neuron_shape(tuple(named.parameter.shape))
         length, rest = divmod(torch.Size(shape).numel(), factors.numel())
@@ -343,11 +335,6 @@ def _factors(shape: tuple[int, ...], weight: Tensor) -> Tensor:
     return factors.to(weight.device, functional.wide_dtype(weight))
 
 
-def _rescale_(changes: Sequence[Change]) -> None:
-    for tensor, axes, factors in changes:
-        functional.scale_rows_(tensor, axes, factors)
-
-
 def _disturb_(weight: Tensor, axes: Axes) -> None:
     """Turn each neuron's weights by about half a right angle."""
     generator = torch.Generator().manual_seed(_SEED + 1)
@@ -358,33 +345,31 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
 
 
 @contextmanager
-def _changed(tensors: Sequence[Tensor], change: Callable[[], None]) -> Iterator[None]:
-    """Change tensors in place, and put them back bit for bit."""
+def _put_back(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put what was done to tensors in place back, bit for bit."""
     kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
-        change()
         yield
     finally:
         for tensor, value in kept:
             tensor.copy_(value)
 
 
-def _generic(model: nn.Module) -> Any:
+@contextmanager
+def _generic(model: nn.Module) -> Iterator[None]:
     """Move parameters that train away from values at which they do nothing: biases, gains and weights of zero."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     small = [parameter for parameter in trained if parameter.ndim < 2 and parameter.is_floating_point()]
     zero = [parameter for parameter in trained if parameter.ndim > 1 and not parameter.any()]
     generator = torch.Generator().manual_seed(_SEED + 2)
-
-    def move() -> None:
+    with _put_back([*small, *zero]):
         for parameter in small:  # the sign stays, for those that are positive by their meaning
             draws = torch.rand((2, *parameter.shape), generator=generator, dtype=torch.float64).to(parameter)
             sign = parameter.sign().where(parameter != 0, (draws[0] - 0.5).sign())
             parameter.copy_(sign * parameter.abs().clamp(min=0.2) * (0.5 + draws[1]))
         for parameter in zero:
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-
-    return _changed([*small, *zero], move)
+        yield
 
 
 def _changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -13,15 +12,7 @@ from torch import Tensor
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
     """The positions of tensors whose range of memory overlaps another's: these must not be written at the same time."""
-    ranges = sorted((tensor.data_ptr(), _end(tensor), index) for index, tensor in enumerate(tensors))
-    found: set[int] = set()
-    reach, owner = 0, -1
-    for start, end, index in ranges:
-        if start < reach:
-            found |= {owner, index}
-        if end > reach:
-            reach, owner = end, index
-    return found
+    return {index for members in _meeting(tensors) for index in members}
 
 
 def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
@@ -29,16 +20,11 @@ def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
 
     Ranges may overlap without a common element, as those of the left and the right half of a matrix do.
     """
-    meeting = sorted(overlapping(tensors), key=lambda index: tensors[index].data_ptr())
     found: set[tuple[int, int]] = set()
-    while meeting:
-        first, reach = tensors[meeting[0]].data_ptr(), 0
-        members: list[int] = []
-        while meeting and (not members or tensors[meeting[0]].data_ptr() < reach):
-            members.append(meeting.pop(0))
-            reach = max(reach, _end(tensors[members[-1]]))
+    for members in _meeting(tensors):
+        first, end = tensors[members[0]].data_ptr(), max(_end(tensors[index]) for index in members)
         unit = min(tensors[index].element_size() for index in members)
-        owners = torch.zeros((reach - first) // unit, dtype=torch.int32, device="cpu")  # who has each last, from 1 up
+        owners = torch.zeros((end - first) // unit, dtype=torch.int32, device="cpu")  # who has each last, from 1 up
         for index in members:
             tensor, units = tensors[index], tensors[index].element_size() // unit
             strides = [stride * units for stride in tensor.stride()]
@@ -46,6 +32,19 @@ def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
             found |= {(owner - 1, index) for owner in place.unique().tolist() if owner}
             place.fill_(index + 1)
     return found
+
+
+def _meeting(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """The positions of tensors whose ranges of memory overlap, from the first to the last address."""
+    groups: list[list[int]] = []
+    reach = 0
+    for start, end, index in sorted((tensor.data_ptr(), _end(tensor), index) for index, tensor in enumerate(tensors)):
+        if start < reach:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        reach = max(reach, end)
+    return [group for group in groups if len(group) > 1]
 
 
 def memory_of(tensor: Tensor) -> Hashable:
@@ -94,4 +93,4 @@ _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 def _end(tensor: Tensor) -> int:
     last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr() + (last + 1) * tensor.element_size() if prod(tensor.shape) else tensor.data_ptr()
+    return tensor.data_ptr() + (last + 1) * tensor.element_size() if tensor.numel() else tensor.data_ptr()

@@ -220,6 +220,8 @@ def test_a_weight_shared_by_layers_with_conflicting_axes_is_an_error():
     with pytest.raises(ValueError, match=r"conflicting neuron axes \(first.weight: \(0,\), second.weight: \(1,\)\)"):
         pbwn.select(tied)
     assert names(pbwn.select(tied, axes={"second.weight": (0,)})) == ["first.weight"]
+    with pytest.raises(ValueError, match="skip='secnd' matches nothing: did you mean 'second'"):
+        pbwn.select(tied, skip=["secnd"])  # which is what would have settled it
 
 
 @pytest.mark.parametrize(

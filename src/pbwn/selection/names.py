@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import translate
 from functools import lru_cache
@@ -21,11 +21,10 @@ _WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
 
 
 class NamedModule(NamedTuple):
-    """A module under one of its names, and the module that holds it."""
+    """A module under one of its names."""
 
     name: str
     module: nn.Module
-    parent: nn.Module | None
 
 
 class NamedParameter(NamedTuple):
@@ -39,7 +38,7 @@ class NamedParameter(NamedTuple):
 
 def named_modules(model: nn.Module, name: str = "", holders: tuple[nn.Module, ...] = ()) -> Iterator[NamedModule]:
     """Every module under every name it can be reached by, in order of registration."""
-    yield NamedModule(name, model, holders[-1] if holders else None)
+    yield NamedModule(name, model)
     for child_name, child in model._modules.items():
         if child is None or child is model or child in holders:  # a module that holds itself ends here
             continue
@@ -51,20 +50,23 @@ def named_modules(model: nn.Module, name: str = "", holders: tuple[nn.Module, ..
 
 def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
     """Every parameter under every name it can be reached by; a tied one comes several times."""
-    for prefix, module, _ in named_modules(model):
+    for prefix, module in named_modules(model):
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
                 yield NamedParameter(f"{prefix}.{attribute}" if prefix else attribute, module, attribute, parameter)
 
 
+def by_object(parameters: Iterable[NamedParameter]) -> list[list[NamedParameter]]:
+    """The names of each parameter together."""
+    found: dict[int, list[NamedParameter]] = {}
+    for named in parameters:
+        found.setdefault(id(named.parameter), []).append(named)
+    return list(found.values())
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own model inside compile, data-parallel and averaging wrappers."""
-    innermost = model
-    for name, module, _ in named_modules(model):
-        if name:
-            break
-        innermost = module
-    return innermost
+    return [module for name, module in named_modules(model) if not name][-1]
 
 
 def layer_name(module: nn.Module) -> str:

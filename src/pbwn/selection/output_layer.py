@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from torch import nn
 
-from pbwn.axes import can_be_output_layer
+from pbwn.axes import NEVER_LAST, can_be_output_layer
 from pbwn.selection.names import named_modules, suggestion
 from pbwn.selection.rules import is_adapter
 from pbwn.selection.table import folded
@@ -37,50 +38,18 @@ def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, inpu
         return OutputLayer(frozenset(), "constrained like any other (output_layer=None)")
     if choice != "auto":
         return _given(model, [choice] if isinstance(choice, str) else choice)
-    if inputs:
-        return _seen(model, inputs)
-    return _Layers(model).output_layer()
+    return _Layers(model).seen(model, inputs) if inputs else _Layers(model).output_layer()
 
 
 def _given(model: nn.Module, names: Sequence[str]) -> OutputLayer:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise TypeError(f'output_layer is "auto", None, or the names of modules; found {names!r}')
-    modules = {known: module for known, module, _ in named_modules(model) if known}
+    modules = {known: module for known, module in named_modules(model) if known}
     for name in names:
         if name not in modules:
             raise ValueError(f"output_layer={name!r} is not a module of the model: {suggestion(name, list(modules))}")
     parts = frozenset(part for name in names for part in modules[name].modules())
     return OutputLayer(parts, f"{', '.join(map(repr, names))} (as given)")
-
-
-def _seen(model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
-    """The layers that come last before the output; of the others, those whose names say so and that the pass left out.
-
-    A model may have heads that it does not use in each pass, or for the loss alone.
-    """
-    layers = _Layers(model)
-    names: dict[nn.Module, str] = {}
-    wholes: dict[nn.Module, nn.Module] = {}  # what counts as one layer, by its parts
-    for name, module, _ in named_modules(model):
-        names.setdefault(module, name)
-        if isinstance(module, (nn.AdaptiveLogSoftmaxWithLoss, nn.MultiheadAttention)):
-            wholes.update(dict.fromkeys(module.modules(), module))
-    seen = see_output(model, inputs)
-    if not seen.last:  # nothing of it went through torch's functions, as in a scripted model
-        return layers.output_layer()
-    last = dict.fromkeys(wholes.get(named.module, named.module) for named in seen.last)
-    # A tied embedding is the output layer where no linear layer shares its weight; it is left alone in any case.
-    heads = [module for module in last if not isinstance(module, _NO_HEADS)] or [
-        module for module in last if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-    ]
-    passed = {named.module for named in (*seen.last, *seen.hidden)}
-    unused = [name for name in layers.heads.names if not passed & set(layers.module(name).modules())]
-    if not heads and not unused:
-        return OutputLayer(frozenset(), "none: no linear layer or convolution comes last before the output")
-    how = [f"{_listed(names.get(head, '') for head in heads)} (seen with the inputs)"] if heads else []
-    how += [f"{_listed(unused)} (by {_whose(unused)}, and not seen)"] if unused else []
-    found = (*heads, *map(layers.module, unused))
-    return OutputLayer(frozenset(part for head in found for part in _parts(head)), ", ".join(how))
 
 
 def _parts(layer: nn.Module) -> Iterable[nn.Module]:
@@ -92,8 +61,6 @@ def _parts(layer: nn.Module) -> Iterable[nn.Module]:
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in folded([name or "the model itself" for name in names]))
 
-
-_NO_HEADS = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
 
 # Names that output layers have in Transformers, timm, diffusers, torchvision and in tutorials, each for one part of a
 # layer's name between dots. These stand for an output layer wherever they are found,
@@ -128,73 +95,78 @@ _HIDDEN_TOO = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """The names of output layers: what a method of the model answered, and others that have the name of one."""
-
-    asked: list[str]
-    getter: str
-    named: list[str]
-
-    @property
-    def names(self) -> list[str]:
-        """All of them."""
-        return [*self.asked, *self.named]
-
-
 class _Layers:
     """The layers of a model that may be its output layers, by their names, in order of registration."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules: dict[str, nn.Module] = {}  # the innermost, of a wrapper and what it wraps
+        self._names: dict[nn.Module, str] = {}
         self._layers: dict[str, nn.Module] = {}
         self._children: dict[str, list[str]] = {}
-        whole: set[nn.Module] = set()
-        for name, module, parent in named_modules(model):
+        self._wholes: dict[nn.Module, nn.Module] = {}  # what counts as one layer, by its parts
+        for name, module in named_modules(model):
             if name not in self._modules and name:
                 self._children.setdefault(name.rpartition(".")[0], []).append(name)
             self._modules[name] = module
-            if isinstance(parent, nn.MultiheadAttention) or module in whole or is_adapter(name):
-                continue
-            if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss):  # one layer, whatever it consists of
-                whole.update(module.modules())
+            self._names.setdefault(module, name)
+            if isinstance(module, (nn.AdaptiveLogSoftmaxWithLoss, nn.MultiheadAttention)):
+                self._wholes.update(dict.fromkeys(module.modules(), module))
+            is_layer = can_be_output_layer(module) or isinstance(module, nn.AdaptiveLogSoftmaxWithLoss)
+            if is_layer and self._wholes.get(module, module) is module and not is_adapter(name):
                 self._layers[name] = module
-            elif can_be_output_layer(module):
-                self._layers[name] = module
-        self._holding = {prefix for name in self._layers for prefix in _prefixes(name)}
-        self._with_decoder = {name.rpartition(".")[0] for name in self._modules if "decoder" in name.rpartition(".")[2]}
         self._core = self._find_core()
 
     def output_layer(self) -> OutputLayer:
         """The output layers as the model says, by their names, or by order."""
         if self._core in self._layers:
-            return self._as_output_layer([self._core], f"({self._kind(self._core)})")
-        heads = self.heads
-        if heads.names:
-            how = [f"{_listed(heads.asked)} (from {heads.getter}())"] if heads.asked else []
-            how += [f"{_listed(heads.named)} (by {_whose(heads.named)})"] if heads.named else []
-            return OutputLayer(self._as_output_layer(heads.names, "").modules, ", ".join(how))
+            return self._found(([self._core], self._kind(self._core)))
+        heads = self._heads
+        if heads:
+            return self._found(*heads)
         inside = [name for name in self._layers if name.startswith(self._prefix)]
         if not inside:
             return OutputLayer(frozenset(), "none found")
         last = self._last(inside)
         if len(inside) == 1:
-            return self._as_output_layer([last], "(the only layer)")
-        found = self._as_output_layer([last], f"({self._kind(last)}, in order of registration)")
-        return OutputLayer(found.modules, f"guessed: {found.description}", is_guess=True)
+            return self._found(([last], "the only layer"))
+        guess = self._found(([last], f"{self._kind(last)}, in order of registration"))
+        return OutputLayer(guess.modules, f"guessed: {guess.description}", is_guess=True)
+
+    def seen(self, model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
+        """The layers that come last before the output; of others, those whose names say so and that the pass left out.
+
+        A model may have heads that it does not use in each pass, or for the loss alone.
+        """
+        last, hidden = see_output(model, inputs)
+        if not last:  # nothing of it went through torch's functions, as in a scripted model
+            return self.output_layer()
+        ends = dict.fromkeys(self._wholes.get(named.module, named.module) for named in last)
+        # A tied embedding is the output layer where no linear layer shares its weight; it is left alone in any case.
+        heads = [module for module in ends if not isinstance(module, NEVER_LAST)] or [
+            module for module in ends if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        ]
+        passed = {named.module for named in (*last, *hidden)}
+        named_heads = [name for names, _ in self._heads for name in names]
+        unused = [name for name in named_heads if not passed & set(self._modules[name].modules())]
+        if not heads and not unused:
+            return OutputLayer(frozenset(), "none: no linear layer or convolution comes last before the output")
+        seen = [self._names[head] for head in heads]
+        return self._found((seen, "seen with the inputs"), (unused, f"by {_whose(unused)}, and not seen"))
+
+    def _found(self, *groups: tuple[list[str], str]) -> OutputLayer:
+        """Layers by their names, each group with how it was found."""
+        parts = frozenset(part for names, _ in groups for name in names for part in _parts(self._modules[name]))
+        return OutputLayer(parts, ", ".join(f"{_listed(names)} ({how})" for names, how in groups if names))
 
     @property
-    def heads(self) -> _Heads:
+    def _heads(self) -> list[tuple[list[str], str]]:
         """The layers that the model says to be its output layers, and those with the name of one."""
         asked, getter = self._ask()
         named = self._by_name(asked)
         if named:  # an embedding is no answer where there is another one
             asked = [name for name in asked if name in self._layers]
-        return _Heads(asked, getter, named)
-
-    def module(self, name: str) -> nn.Module:
-        """The module of a name."""
-        return self._modules[name]
+        groups = [(asked, f"from {getter}()"), (named, f"by {_whose(named)}")]
+        return [group for group in groups if group[0]]
 
     @property
     def _prefix(self) -> str:
@@ -209,7 +181,7 @@ class _Layers:
         core = ""
         while core not in self._layers:
             module = self._modules[core]
-            children = [name for name in self._children.get(core, ()) if name in self._holding]
+            children = [name for name in self._children.get(core, ()) if self._holds_layer(name)]
             is_sequence = type(module).forward is nn.Sequential.forward
             if any(callable(getattr(module, getter, None)) for getter in _GETTERS) or not children:
                 break
@@ -221,9 +193,11 @@ class _Layers:
             core = children[-1]
         return core
 
+    def _holds_layer(self, name: str) -> bool:
+        return any(layer == name or layer.startswith(f"{name}.") for layer in self._layers)
+
     def _ask(self) -> tuple[list[str], str]:
         """Ask the model itself, as those of Hugging Face and timm can be: its layers, and the method that told."""
-        names = {module: name for name, module in reversed(self._modules.items())}
         for getter in _GETTERS:
             method = getattr(self._modules[self._core], getter, None)
             if not callable(method):
@@ -234,7 +208,7 @@ class _Layers:
                 continue
             answers = answer.values() if isinstance(answer, dict) else answer
             heads = answers if isinstance(answers, Iterable) and not isinstance(answers, nn.Module) else [answers]
-            known = [names[head] for head in heads if isinstance(head, nn.Module) and head in names]
+            known = [self._names[head] for head in heads if isinstance(head, nn.Module) and head in self._names]
             found = [end for name in known for end in self._ends(name)]
             if found:
                 return list(dict.fromkeys(found)), getter
@@ -249,14 +223,9 @@ class _Layers:
             return [end for child in self._children.get(head, ()) for end in self._ends(child)]
         inside = list(self._inside(head))
         for names in (_ANYWHERE, _INSIDE):
-            found: dict[str, None] = {}
-            for name in inside:
-                parts = name.removeprefix(f"{head}.").split(".")
-                index = next((i for i, part in enumerate(parts) if names.fullmatch(part)), None)
-                if index is not None and not any(map(_HIDDEN_TOO.fullmatch, parts[:index])):
-                    found[".".join([head, *parts[: index + 1]])] = None
+            found = [name for layer in inside if (name := self._head(layer, head, names, _HIDDEN_TOO)) is not None]
             if found:
-                return [end for name in found for end in self._ends(name)]
+                return [end for name in dict.fromkeys(found) for end in self._ends(name)]
         return self._siblings(inside[-1]) if inside else []
 
     def _inside(self, name: str) -> Iterable[str]:
@@ -302,40 +271,34 @@ class _Layers:
 
     def _find(self, names: re.Pattern[str], *hidden: re.Pattern[str]) -> list[str]:
         """What has one of these names, outermost first."""
-        return [head for layer in self._layers if (head := self._head(layer, names, *hidden)) is not None]
+        inside = [layer for layer in self._layers if layer.startswith(self._prefix)]
+        return [head for layer in inside if (head := self._head(layer, self._core, names, *hidden)) is not None]
 
-    def _head(self, name: str, names: re.Pattern[str], *hidden: re.Pattern[str]) -> str | None:
-        """The outermost part of a layer's name that names an output layer, and all before it."""
-        if not name.startswith(self._prefix):
-            return None
-        parts, before = name.removeprefix(self._prefix).split("."), self._core
-        for part in parts:
-            path = f"{before}.{part}" if before else part
+    def _head(self, layer: str, base: str, names: re.Pattern[str], *hidden: re.Pattern[str]) -> str | None:
+        """The outermost part of a layer's name behind the base that names an output layer, and all before it."""
+        path = base
+        for part in layer.removeprefix(f"{base}.").split("."):
+            path = f"{path}.{part}" if path else part
             if names.fullmatch(part):
                 return path
             if any(pattern.fullmatch(part) for pattern in (_HIDDEN, *hidden)) or self._is_encoder(path):
                 return None
-            before = path
         return None
 
     def _is_encoder(self, path: str) -> bool:
         """Whether this is an encoder beside a decoder."""
         parent, _, own = path.rpartition(".")
-        return "encoder" in own and parent in self._with_decoder
+        return "encoder" in own and any("decoder" in child.rpartition(".")[2] for child in self._children[parent])
 
     def _last(self, inside: list[str]) -> str:
         """The last layer by order; not of a frozen network beside the one that is trained, such as a teacher."""
-        branches: dict[str, list[str]] = {}
-        for name in inside:
-            branches.setdefault(name.removeprefix(self._prefix).partition(".")[0], []).append(name)
-        while len(branches) > 1:
-            branch = next(reversed(branches))
-            if len(branches[branch]) == 1 or self._is_trained(branches[branch]):
-                break
-            if not any(self._is_trained(names) for names in branches.values()):
-                break
-            del branches[branch]
-        return next(reversed(branches.values()))[-1]
+        branches = groupby(inside, key=lambda name: name.removeprefix(self._prefix).partition(".")[0])
+        is_any_trained = self._is_trained(inside)
+        return next(
+            names[-1]
+            for names in reversed([list(names) for _, names in branches])
+            if len(names) == 1 or self._is_trained(names) or not is_any_trained
+        )
 
     def _is_trained(self, names: Iterable[str]) -> bool:
         return any(parameter.requires_grad for name in names for parameter in self._layers[name].parameters())
@@ -348,16 +311,6 @@ class _Layers:
             return "the last Linear or convolution"
         return f"the last layer, of type {type(module).__name__}"
 
-    def _as_output_layer(self, names: Iterable[str], how: str) -> OutputLayer:
-        names = list(names)
-        parts = frozenset(part for name in names for part in _parts(self._modules[name]))
-        return OutputLayer(parts, f"{_listed(names)} {how}")
-
 
 def _whose(names: Sequence[str]) -> str:
     return "its name" if len(names) == 1 else "their names"
-
-
-def _prefixes(name: str) -> Iterable[str]:
-    parts = name.split(".")
-    return (".".join(parts[:length]) for length in range(len(parts) + 1))

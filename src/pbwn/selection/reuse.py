@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, matches, named_parameters
-from pbwn.selection.rules import FROZEN, NOT_HELD, axes_or_reason, is_adapter
+from pbwn.selection.rules import FROZEN, NOT_HELD, Reason, default_axes
 from pbwn.selection.selector import select
 from pbwn.selection.table import shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, Selection, held_by
@@ -34,43 +34,26 @@ def chosen(
     weights are sharded, every process has to call this.
     """
     if selection is None:
-        found = select(model, optimizer=optimizer, frozen=frozen, **options)
-        return without_zeros(found, sharded_only=True, known=zero)
+        return without_zeros(select(model, optimizer=optimizer, frozen=frozen, **options), known=zero)
     if not isinstance(selection, Selection):
         raise TypeError(f"selection is what pbwn.select(model) returned; found {type(selection).__name__}")
-    for name, default in _DEFAULTS.items():
-        option = options.get(name, default)
+    for name, option in options.items():
+        default = signature(select).parameters[name].default
         if option != default and (option or default):
             raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
-    check_model(model, selection)
+    _check_model(model, selection)
     dtensor.reshard(model)
     held = None if optimizer is None else held_by(optimizer)
-    constrained: list[ConstrainedWeight] = []
-    left_alone = list(selection.left_alone)
+    reasons: dict[ConstrainedWeight, Reason] = {}
     for weight in selection.constrained:
         if held is not None and id(weight.tensor) not in held:
-            left_alone.append(weight.left_alone(NOT_HELD))
+            reasons[weight] = NOT_HELD
         elif frozen == "leave" and not weight.tensor.requires_grad:
-            left_alone.append(weight.left_alone(FROZEN))
-        else:
-            constrained.append(weight)
-    held_now = replace(selection, constrained=tuple(constrained), left_alone=tuple(left_alone))
-    return without_zeros(held_now, known=zero)
+            reasons[weight] = FROZEN
+    return without_zeros(selection.without(reasons), known=zero)
 
 
-_DEFAULTS = {
-    "only": (),
-    "also": (),
-    "skip": (),
-    "axes": None,
-    "output_layer": "auto",
-    "direction": "incoming",
-    "per": "neuron",
-    "strict": False,
-}
-
-
-def check_model(model: nn.Module, selection: Selection) -> None:
+def _check_model(model: nn.Module, selection: Selection) -> None:
     """Refuse a selection that was made of another model, or of this one before its weights changed."""
     found = {named.name: named for named in named_parameters(model)}
     for weight in selection.constrained:
@@ -99,8 +82,8 @@ def _is_default(named: NamedParameter, choice: Choice) -> bool:
     """Whether a parameter that was not in the model would be constrained."""
     if any(matches(pattern, named.name) for pattern in choice.skip):
         return False
-    verdict = axes_or_reason(named, choice.direction, frozen_too=False)
-    if any(matches(pattern, named.name) for pattern in (*choice.only, *choice.also, *choice.axes)):
-        return isinstance(verdict, Axes) or verdict.unknown
-    is_plain_layer = not isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)) and not is_adapter(named.name)
-    return isinstance(verdict, Axes) and is_plain_layer and not choice.only
+    is_named = choice.includes([named.name])
+    verdict = default_axes(named, choice.direction, is_named=is_named)
+    if isinstance(verdict, Axes):
+        return is_named or not choice.only
+    return is_named and verdict.unknown

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from pbwn.axes import Axes, LayerAxes, MismatchError, can_be_registered, layer_axes
+from pbwn.axes import Axes, MismatchError, WeightAxes, can_be_registered, weight_axes
 from pbwn.selection.names import NamedParameter, layer_name
 
 SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -45,6 +46,9 @@ class Reason:
         return self.text
 
 
+EMBEDDING = Reason("embedding (also= constrains it)")
+OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
+ADAPTER = Reason("adapter (also= constrains it)")
 FROZEN = Reason("frozen", untrained=True)
 NOT_HELD = Reason("not in the given optimizers", untrained=True)
 ALL_ZERO = Reason(
@@ -56,13 +60,34 @@ _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
 
 def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -> Axes | Reason:
     """The neuron axes of a parameter, or the reason that lies in itself to leave it alone."""
-    known = layer_axes(named.module)
-    if known is not None and known.knows(named.attribute):
-        found = _obstacle(named) or _known_axes(named, known, direction)
-        if named.parameter.requires_grad or frozen_too or named.parameter.ndim < 2:
-            return found
-        return FROZEN if isinstance(found, Axes) else Reason("frozen")
-    return _kind(named) or _unknown_axes(named)
+    known = weight_axes(named.module, named.attribute)
+    if known is None:
+        return _kind(named) or _unknown_axes(named)
+    found = _obstacle(named) or _known_axes(named, known, direction)
+    if named.parameter.requires_grad or frozen_too or named.parameter.ndim < 2:
+        return found
+    return FROZEN if isinstance(found, Axes) else Reason("frozen")
+
+
+def default_axes(
+    named: NamedParameter,
+    direction: str,
+    *,
+    is_named: bool,
+    output_layer: Collection[nn.Module] = (),
+    frozen_too: bool = False,
+) -> Axes | Reason:
+    """The same, and the reasons to leave a weight alone unless it is named: what its layer is for the model."""
+    verdict = axes_or_reason(named, direction, frozen_too=frozen_too)
+    if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
+        return verdict
+    if is_adapter(named.name):
+        return ADAPTER
+    if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
+        return EMBEDDING
+    if named.module in output_layer:
+        return Reason("output layer") if isinstance(verdict, Reason) and verdict.unknown else OUTPUT_LAYER
+    return verdict
 
 
 def is_adapter(name: str) -> bool:
@@ -94,21 +119,13 @@ def _obstacle(named: NamedParameter) -> Reason | None:
     return unsupported(named)
 
 
-def _known_axes(named: NamedParameter, known: LayerAxes, direction: str) -> Axes | Reason:
-    layer, shape, dims = layer_name(named.module), tuple(named.parameter.shape), known.dims_of(named.attribute)
-    mismatch = None if dims in (None, len(shape)) else f"{len(shape)} dimensions instead of {dims}"
-    if mismatch is None:
-        try:
-            axes = known.find(named.module, named.attribute, direction)
-        except MismatchError as error:
-            mismatch = str(error)
-        else:
-            if axes is None:
-                return Reason(f"outgoing weights of {layer} are not defined")
-            mismatch = axes.mismatch(shape)
-            if mismatch is None:
-                return axes
-    return Reason(f"unusual {layer}: {mismatch}, pass axes={{{named.name!r}: ...}}", unknown=True)
+def _known_axes(named: NamedParameter, known: WeightAxes, direction: str) -> Axes | Reason:
+    layer = layer_name(named.module)
+    try:
+        axes = known.find(named.module, tuple(named.parameter.shape), direction)
+    except MismatchError as error:
+        return Reason(f"unusual {layer}: {error}, pass axes={{{named.name!r}: ...}}", unknown=True)
+    return axes or Reason(f"outgoing weights of {layer} are not defined")
 
 
 def _unknown_axes(named: NamedParameter) -> Reason:

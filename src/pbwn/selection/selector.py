@@ -6,7 +6,8 @@ import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -15,18 +16,15 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes, as_axes, matrix_axes
 from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
-from pbwn.selection.names import NamedParameter, matches, named_parameters, suggestion
+from pbwn.selection.names import NamedParameter, by_object, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
-from pbwn.selection.rules import NOT_HELD, Reason, axes_or_reason, is_adapter, unsupported
+from pbwn.selection.rules import NOT_HELD, OUTPUT_LAYER, Reason, axes_or_reason, default_axes, unsupported
 from pbwn.selection.table import folded, plural, shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
 from pbwn.selection.zeros import without_zeros
 
 Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
 
-_EMBEDDING = Reason("embedding (also= constrains it)")
-_OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
-_ADAPTER = Reason("adapter (also= constrains it)")
 _NOT_NAMED = Reason("not named by only=")
 _warned: set[Hashable] = set()  # what this process has been warned of, once each
 
@@ -85,23 +83,25 @@ def select(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
-    if any(hasattr(each, "param_groups") for given in inputs for each in (given, *_items(given))):
+    given = [each for value in inputs for each in (value if isinstance(value, (list, tuple)) else [value])]
+    if any(hasattr(each, "param_groups") for each in given):
         raise TypeError(
             "after the model come its inputs: pass an optimizer by name, select(model, optimizer=optimizer)"
         )
     if axes is not None and not isinstance(axes, Mapping):
         raise TypeError(f"axes are given by the weight's name, such as axes={{'experts': (0, 1)}}; found {axes!r}")
-    if direction not in ("incoming", "outgoing"):
-        raise ValueError(f'direction is "incoming" or "outgoing"; found {direction!r}')
-    if per not in ("neuron", "matrix"):
-        raise ValueError(f'per is "neuron" or "matrix"; found {per!r}')
-    if frozen not in ("leave", "constrain"):
-        raise ValueError(f'frozen is "leave" or "constrain"; found {frozen!r}')
+    for argument, value, one, other in (
+        ("direction", direction, "incoming", "outgoing"),
+        ("per", per, "neuron", "matrix"),
+        ("frozen", frozen, "leave", "constrain"),
+    ):
+        if value not in (one, other):
+            raise ValueError(f'{argument} is "{one}" or "{other}"; found {value!r}')
     choice = Choice(
         only=_patterns("only", only),
         also=_patterns("also", also),
         skip=_patterns("skip", skip),
-        axes={pattern: _explicit(pattern, value) for pattern, value in (axes or {}).items()},
+        axes={pattern: as_axes(value) for pattern, value in (axes or {}).items()},
         direction=direction,
         per=per,
     )
@@ -120,7 +120,7 @@ def select(
         choice=choice,
         parameters=_tied(model),
         output_layer=found,
-        trained=None if optimizer is None else held_by(_listed(optimizer)),
+        trained=None if optimizer is None else held_by(optimizer),
         constrain_frozen=frozen == "constrain",
     )
     selection = selector.select()
@@ -141,7 +141,7 @@ class _Selector:
     constrain_frozen: bool
 
     def select(self) -> Selection:
-        self._refuse_patterns_without_match()
+        self._refuse_patterns_without_match()  # first: one of them may be meant to settle a conflict
         verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
         self._refuse_patterns_without_effect(verdicts)
         self._refuse_shared_memory(verdicts)
@@ -156,14 +156,11 @@ class _Selector:
             if self.choice.per == "matrix" and verdict.neurons:
                 verdict = matrix_axes(verdict, first.module, first.name)
             padding = _padding(tied) if verdict == Axes((0,)) else None
-            is_named = self._is_named(tied)
-            for same in _by_object(tied):  # each has a gradient of its own
+            for same in by_object(tied):  # each has a gradient of its own
                 if any(map(self._is_trained, same)):
                     name, module, attribute, _ = same[0]
                     others = tuple(named.name for named in same[1:])
-                    constrained.append(
-                        ConstrainedWeight(name, module, attribute, verdict, shape, padding, others, is_named)
-                    )
+                    constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
         selection = Selection(tuple(constrained), tuple(left_alone), self.output_layer.description, self.choice)
         return without_zeros(selection, exchange=False)
 
@@ -175,7 +172,14 @@ class _Selector:
             if explicit is not None:
                 raise ValueError(f"weight {tied[0].name!r} is named by axes and by skip={skipped!r}: drop one of them")
             return Reason(f"skipped by {skipped!r}")
-        verdict = explicit or _agree([(named, self._by_default(named, self._is_named(tied))) for named in tied])
+        by_default = partial(
+            default_axes,
+            direction=self.choice.direction,
+            is_named=self.choice.includes(named.name for named in tied),
+            output_layer=self.output_layer.modules,
+            frozen_too=self.constrain_frozen,
+        )
+        verdict = explicit or _agree([(named, by_default(named)) for named in tied])
         if self.choice.only and not any(_any_match(tied, pattern) for pattern in self.choice.only):
             return _NOT_NAMED if isinstance(verdict, Axes) or verdict.unknown else verdict
         if isinstance(verdict, Axes) and not any(map(self._is_trained, tied)):
@@ -184,21 +188,19 @@ class _Selector:
 
     def _explicit_axes(self, tied: list[NamedParameter]) -> Axes | None:
         """The axes that the user gave for a weight, by its name or by that of a module that holds it."""
-        given: dict[Axes, str] = {}
+        given: dict[Axes, None] = {}
         for pattern, axes in self.choice.axes.items():
             named = next((named for named in tied if matches(pattern, named.name)), None)
+            if named is None:
+                continue
             is_exact = any(named.name == pattern for named in tied)
-            if named is not None and (is_exact or self._is_weight(named)):
+            by_itself = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
+            if is_exact or isinstance(by_itself, Axes) or by_itself.unknown:  # of a module, its weights are meant
                 self._refuse_mismatch(pattern, named, axes, is_exact=is_exact)
-                given[axes] = pattern
+                given[axes] = None
         if len(given) > 1:
             raise ValueError(f"weight {tied[0].name!r} is given conflicting axes: {', '.join(map(str, given))}")
         return next(iter(given), None)
-
-    def _is_weight(self, named: NamedParameter) -> bool:
-        """Whether a parameter is a weight, so that the axes given for a module are meant for it."""
-        verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
-        return isinstance(verdict, Axes) or verdict.unknown
 
     def _refuse_mismatch(self, pattern: str, named: NamedParameter, axes: Axes, *, is_exact: bool) -> None:
         shape = tuple(named.parameter.shape)
@@ -212,52 +214,31 @@ class _Selector:
             advice = "" if is_exact else ". Name the weights that have these axes one by one"
             raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {mismatch}{advice}")
 
-    def _by_default(self, named: NamedParameter, is_named: bool) -> Axes | Reason:
-        verdict = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
-        if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
-            return verdict
-        if is_adapter(named.name):
-            return _ADAPTER
-        if isinstance(named.module, (nn.Embedding, nn.EmbeddingBag)):
-            return _EMBEDDING
-        if named.module in self.output_layer.modules:
-            return Reason("output layer") if isinstance(verdict, Reason) and verdict.unknown else _OUTPUT_LAYER
-        return verdict
-
-    def _is_named(self, tied: list[NamedParameter]) -> bool:
-        patterns = (*self.choice.only, *self.choice.also, *self.choice.axes)
-        return any(_any_match(tied, pattern) for pattern in patterns)
-
     def _is_trained(self, named: NamedParameter) -> bool:
         learns = named.parameter.requires_grad or self.constrain_frozen
         return learns and (self.trained is None or id(named.parameter) in self.trained)
 
     def _refuse_patterns_without_match(self) -> None:
         known = [named.name for tied in self.parameters for named in tied]
-        for argument, patterns in self._patterns():
-            for pattern in patterns:
-                if not any(matches(pattern, name) for name in known):
-                    modules = sorted({name.rpartition(".")[0] for name in known} - {""})
-                    raise ValueError(
-                        f"{_written(argument, pattern)} matches nothing: {suggestion(pattern, modules + known)}"
-                    )
+        for _, pattern, written in self._patterns():
+            if not any(matches(pattern, name) for name in known):
+                modules = sorted({name.rpartition(".")[0] for name in known} - {""})
+                raise ValueError(f"{written} matches nothing: {suggestion(pattern, modules + known)}")
 
     def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
-        for argument, patterns in self._patterns():
-            for pattern in patterns:
-                if argument == "skip":
-                    continue
-                matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
-                if not any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched):
-                    listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
-                    more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
-                    raise ValueError(
-                        f"{_written(argument, pattern)} matches nothing that can be constrained ({listed}{more})"
-                    )
+        for argument, pattern, written in self._patterns():
+            matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
+            has_effect = any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched)
+            if argument != "skip" and not has_effect:
+                listed = "; ".join(f"{name}: {reason}" for name, reason in matched[:5])
+                more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
+                raise ValueError(f"{written} matches nothing that can be constrained ({listed}{more})")
 
-    def _patterns(self) -> list[tuple[str, Iterable[str]]]:
-        choice = self.choice
-        return [("only", choice.only), ("also", choice.also), ("skip", choice.skip), ("axes", choice.axes)]
+    def _patterns(self) -> list[tuple[str, str, str]]:
+        """Each pattern, with its argument before it and, after it, how the user has written it."""
+        lists = {"only": self.choice.only, "also": self.choice.also, "skip": self.choice.skip}
+        found = [(name, pattern, f"{name}={pattern!r}") for name, patterns in lists.items() for pattern in patterns]
+        return found + [("axes", pattern, f"axes={{{pattern!r}: ...}}") for pattern in self.choice.axes]
 
     def _refuse_shared_memory(self, verdicts: list[Verdict]) -> None:
         """Refuse weights whose elements are another's in another order, as a weight and its transpose."""
@@ -310,7 +291,7 @@ def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: Outpu
             f"which dimensions index neurons, such as axes={{{unknown[0]!r}: (0,)}}, or leave it alone without this "
             f"warning: skip=[{unknown[0]!r}]",
         )
-    if output_layer.is_guess and any(left.reason is _OUTPUT_LAYER for left in selection.left_alone):
+    if output_layer.is_guess and any(left.reason is OUTPUT_LAYER for left in selection.left_alone):
         _warn_once(
             model,
             f"the output layer is {output_layer.description}. Name it with output_layer=, or let "
@@ -346,38 +327,12 @@ def _tied(model: nn.Module) -> list[list[NamedParameter]]:
     return list(found.values())
 
 
-def _by_object(tied: list[NamedParameter]) -> list[list[NamedParameter]]:
-    found: dict[int, list[NamedParameter]] = {}
-    for named in tied:
-        found.setdefault(id(named.parameter), []).append(named)
-    return list(found.values())
-
-
-def _listed(optimizer: Optimizer | Iterable[Optimizer]) -> Iterable[Optimizer]:
-    return [cast(Optimizer, optimizer)] if hasattr(optimizer, "param_groups") else optimizer
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else ()
-
-
-def _explicit(pattern: str, value: Axes | tuple[int, ...]) -> Axes:
-    axes = as_axes(value)
-    if not isinstance(axes, Axes):
-        raise TypeError(f"axes={{{pattern!r}: ...}} takes a tuple of dimensions or pbwn.Axes; found {value!r}")
-    return axes
-
-
 def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
     if isinstance(patterns, str):
         raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
     if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"{argument} is a list of patterns, such as ['layer1.*']; found {patterns!r}")
     return tuple(patterns)
-
-
-def _written(argument: str, pattern: str) -> str:
-    return f"axes={{{pattern!r}: ...}}" if argument == "axes" else f"{argument}={pattern!r}"
 
 
 def _padding(tied: list[NamedParameter]) -> int | None:

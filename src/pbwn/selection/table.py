@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
+# The positions of rows that are shown as one, by the parts of their name and what else they have in common.
+Groups: TypeAlias = "dict[tuple[tuple[str, ...], object], list[int]]"
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,29 @@ def fold(rows: Sequence[T], name: Callable[[T], str], same: Callable[[T], object
     >>> fold(["a.0.w", "a.1.w", "b", "a.2.w"], name=str, same=lambda row: None)
     [('a.{0..2}.w', ['a.0.w', 'a.1.w', 'a.2.w']), ('b', ['b'])]
     """
-    groups: dict[object, list[tuple[tuple[frozenset[int], ...], list[int]]]] = {}
+    groups: Groups = {}
     for position, row in enumerate(rows):
-        parts = name(row).split(".")
-        indices = tuple(frozenset([int(part)]) for part in parts if _is_index(part))
-        template = tuple(None if _is_index(part) else part for part in parts)
-        groups.setdefault((template, same(row)), []).append((indices, [position]))
-    joined: list[tuple[int, str, list[T]]] = []
-    for (template, _), boxes in groups.items():  # type: ignore[misc]
-        for dimension in reversed(range(len(boxes[0][0]))):
-            boxes = _joined_along(dimension, boxes)
-        for indices, positions in boxes:
-            ranges = iter(indices)
-            full = ".".join(_index_range(next(ranges)) if part is None else part for part in template)
-            joined.append((positions[0], full, [rows[position] for position in positions]))
-    return [(full, members) for _, full, members in sorted(joined, key=lambda each: each[0])]
+        groups.setdefault((tuple(name(row).split(".")), same(row)), []).append(position)
+    for place in reversed(range(max((len(parts) for parts, _ in groups), default=0))):
+        groups = _joined_at(place, groups)
+    in_order = sorted(groups.items(), key=lambda group: group[1])
+    return [(".".join(parts), [rows[position] for position in members]) for (parts, _), members in in_order]
+
+
+def _joined_at(place: int, groups: Groups) -> Groups:
+    """Join what differs in the index at one place of the name alone."""
+    joined: Groups = {}
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...], object], tuple[set[int], list[int]]] = {}
+    for (parts, same), positions in groups.items():
+        if place < len(parts) and parts[place].isascii() and parts[place].isdigit():
+            indices, members = alike.setdefault((parts[:place], parts[place + 1 :], same), (set(), []))
+            indices.add(int(parts[place]))
+            members += positions
+        else:
+            joined[parts, same] = positions
+    for (before, after, same), (indices, members) in alike.items():
+        joined[(*before, _index_range(indices), *after), same] = sorted(members)
+    return joined
 
 
 def folded(names: Iterable[str]) -> list[str]:
@@ -91,27 +101,7 @@ def folded(names: Iterable[str]) -> list[str]:
     return [name for name, _ in fold(list(dict.fromkeys(names)), name=str, same=lambda name: None)]
 
 
-def _is_index(part: str) -> bool:
-    return part.isascii() and part.isdigit()
-
-
-def _joined_along(
-    dimension: int, boxes: list[tuple[tuple[frozenset[int], ...], list[int]]]
-) -> list[tuple[tuple[frozenset[int], ...], list[int]]]:
-    """Join what differs along one dimension alone."""
-    groups: dict[tuple[object, ...], tuple[set[int], list[int]]] = {}
-    for indices, positions in boxes:
-        key = (indices[:dimension], indices[dimension + 1 :])
-        along, members = groups.setdefault(key, (set(), []))
-        along |= indices[dimension]
-        members += positions
-    return [
-        ((*before, frozenset(along), *after), sorted(members))  # type: ignore[misc]
-        for (before, after), (along, members) in groups.items()
-    ]
-
-
-def _index_range(indices: frozenset[int]) -> str:
+def _index_range(indices: set[int]) -> str:
     """Such as 3, {0, 1} or {0..11, 14}."""
     runs: list[list[int]] = []
     for index in sorted(indices):

@@ -28,16 +28,8 @@ _WITHOUT_TENSORS = (str, bytes, int, float, complex, torch.dtype, torch.device, 
 _CUTS = frozenset({"detach", "data"})  # no gradient passes
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The matrices that lead to a model's output: those that come last, and those that others follow."""
-
-    last: list[NamedParameter]
-    hidden: list[NamedParameter]
-
-
-def see_output(model: nn.Module, inputs: Sequence[Any]) -> Seen:
-    """Find the matrices through which features pass last on their way to the model's output.
+def see_output(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParameter], list[NamedParameter]]:
+    """Find the matrices that lead to a model's output: those that features pass last, and those that others follow.
 
     A matrix that other layers' matrices follow is hidden, though its product may be part of the output too, as hidden
     states and cached keys are. The pass is made in the model's own mode, without gradients; buffers and torch's random
@@ -45,7 +37,7 @@ def see_output(model: nn.Module, inputs: Sequence[Any]) -> Seen:
     """
     weights, tracer, output = _traced(unwrap(model), inputs)
     last, hidden = tracer.leading_to(tensors_in(output))
-    return Seen([weights[index] for index in sorted(last)], [weights[index] for index in sorted(hidden)])
+    return [weights[index] for index in sorted(last)], [weights[index] for index in sorted(hidden)]
 
 
 def see_order(model: nn.Module, inputs: Sequence[Any]) -> list[tuple[NamedParameter, list[NamedParameter]]]:
@@ -60,7 +52,7 @@ def see_order(model: nn.Module, inputs: Sequence[Any]) -> list[tuple[NamedParame
 def _traced(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParameter], _Tracer, Any]:
     """The model's matrices, what has followed them through a pass, and the pass's output."""
     weights = [named for named in named_parameters(model) if named.parameter.ndim > 1]
-    tracer = _Tracer({id(parameter): parameter for parameter in (*model.parameters(), *model.buffers())}, weights)
+    tracer = _Tracer((*model.parameters(), *model.buffers()), weights)
     with undone(model), torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
         positional, keyword = call_arguments(model, inputs)
         output = model(*positional, **keyword)
@@ -85,14 +77,14 @@ _INPUT = _Origin()
 class _Tracer(TorchFunctionMode):
     """Follows tensors through torch's functions, by the matrices that they have passed last."""
 
-    def __init__(self, constants: Mapping[int, Tensor], weights: Sequence[NamedParameter]) -> None:
+    def __init__(self, constants: Iterable[Tensor], weights: Sequence[NamedParameter]) -> None:
         super().__init__()
         matrices: dict[int, set[int]] = {}
         for index, named in enumerate(weights):
             matrices.setdefault(id(named.parameter), set()).add(index)
         self._origins = WeakTensorKeyDictionary()
-        for key, tensor in constants.items():
-            self._origins[tensor] = _Origin(frozenset(matrices.get(key, ())), is_constant=True)
+        for tensor in constants:
+            self._origins[tensor] = _Origin(frozenset(matrices.get(id(tensor), ())), is_constant=True)
         self.before: dict[int, set[int]] = {}  # the matrices that come right before each
 
     def leading_to(self, tensors: Iterable[Tensor]) -> tuple[set[int], set[int]]:

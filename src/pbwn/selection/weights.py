@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import prod
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pbwn.axes import Axes
-from pbwn.selection.names import layer_name, named_parameters
+from pbwn.selection.names import layer_name, matches, named_parameters
 from pbwn.selection.rules import ALL_ZERO, Reason
 from pbwn.selection.table import Table, fold, folded, percent, plural, shape_text
 
@@ -27,7 +28,6 @@ class ConstrainedWeight:
     shape: tuple[int, ...]
     padding: int | None = None  # the row that an embedding keeps at zero on purpose
     others: tuple[str, ...] = ()  # the names of tied weights beside the first
-    is_named: bool = False  # by only, also or axes: constrained whatever its values are
 
     @property
     def tensor(self) -> Tensor:
@@ -60,10 +60,6 @@ class ConstrainedWeight:
         """The number of weights of one neuron."""
         return self.axes.fan_in(self.shape)
 
-    def left_alone(self, reason: Reason) -> LeftAlone:
-        """The same weight, not constrained after all."""
-        return LeftAlone(self.name, self.module, self.shape, reason, self.others)
-
 
 @dataclass(frozen=True, eq=False)
 class LeftAlone:
@@ -92,6 +88,10 @@ class Choice:
     direction: str = "incoming"
     per: str = "neuron"
 
+    def includes(self, names: Iterable[str]) -> bool:
+        """Whether a weight is named by only, also or axes under one of its names: it is constrained, whatever it is."""
+        return any(matches(pattern, name) for name in names for pattern in (*self.only, *self.also, *self.axes))
+
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Selection:
@@ -112,6 +112,15 @@ class Selection:
                 raise ValueError(f"this is no copy of the model: it has no weight {weight.name!r} of the same shape")
             weights.append(replace(weight, module=named.module, attribute=named.attribute))
         return tuple(weights)
+
+    def without(self, reasons: Mapping[ConstrainedWeight, Reason]) -> Selection:
+        """The same, but with these weights left alone after all, each for its reason."""
+        left_alone = [LeftAlone(each.name, each.module, each.shape, why, each.others) for each, why in reasons.items()]
+        return replace(
+            self,
+            constrained=tuple(weight for weight in self.constrained if weight not in reasons),
+            left_alone=(*self.left_alone, *left_alone),
+        )
 
     @property
     def unknown(self) -> tuple[LeftAlone, ...]:
@@ -199,8 +208,9 @@ class Selection:
         return [f"note: {name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
 
 
-def held_by(optimizers: Iterable[Optimizer]) -> set[int]:
-    """The identities of the parameters that optimizers hold."""
+def held_by(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
+    """The identities of the parameters that an optimizer holds, or several do."""
+    optimizers: Iterable[Any] = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
     return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,28 +13,19 @@ from pbwn.selection.rules import ALL_ZERO
 from pbwn.selection.weights import Selection
 
 
-def without_zeros(
-    selection: Selection, *, exchange: bool = True, sharded_only: bool = False, known: Collection[str] = ()
-) -> Selection:
+def without_zeros(selection: Selection, *, exchange: bool = True, known: Collection[str] = ()) -> Selection:
     """Leave weights alone that are zero from the start, unless they are named; those in `known` were zero then.
 
     Whether a sharded weight is zero takes an exchange among all processes that hold a part of it.
     """
-    unnamed = [weight for weight in selection.constrained if not weight.is_named]
-    parted = [weight for weight in unnamed if exchange and dtensor.is_sharded(weight.tensor)]
-    plain = [weight for weight in unnamed if not sharded_only and is_plain(weight.tensor)]
-    zero = {id(weight) for weight in unnamed if weight.name in known}
-    for weights, are_zero in ((plain, _are_zero), (parted, _are_zero_everywhere)):
-        flags = are_zero([weight.tensor for weight in weights])
-        zero |= {id(weight) for weight, is_zero in zip(weights, flags, strict=True) if is_zero}
-    if not zero:
-        return selection
-    left_alone = [weight.left_alone(ALL_ZERO) for weight in selection.constrained if id(weight) in zero]
-    return replace(
-        selection,
-        constrained=tuple(weight for weight in selection.constrained if id(weight) not in zero),
-        left_alone=(*selection.left_alone, *left_alone),
-    )
+    names = selection.choice.includes
+    unnamed = [weight for weight in selection.constrained if not names((weight.name, *weight.others))]
+    readable = [
+        weight for weight in unnamed if is_plain(weight.tensor) or (exchange and dtensor.is_sharded(weight.tensor))
+    ]
+    are_zero = dict(zip(readable, _are_zero([weight.tensor for weight in readable]), strict=True))
+    zero = [weight for weight in unnamed if weight.name in known or are_zero.get(weight)]
+    return selection.without(dict.fromkeys(zero, ALL_ZERO))
 
 
 def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
@@ -46,24 +35,13 @@ def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
 
 
 def _any(tensor: Tensor) -> Tensor:
+    if dtensor.is_sharded(tensor):
+        from torch.distributed.tensor import DTensor, Partial
+
+        mesh = tensor.device_mesh
+        own = tensor.to_local().any().to(mesh.device_type, torch.int32)
+        flag: Tensor = DTensor.from_local(own, mesh, [Partial("max")] * mesh.ndim, run_check=False).full_tensor().bool()
+        return flag
     if tensor.device.type == "cpu" and tensor[(0,) * tensor.ndim] != 0:  # nearly always enough, and free on the CPU
         return torch.tensor(True)
     return tensor.any()
-
-
-def _are_zero_everywhere(tensors: Sequence[Tensor]) -> list[bool]:
-    """The same for sharded tensors, each over all its parts."""
-    found = [False] * len(tensors)
-    by_mesh: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        assert dtensor.is_sharded(tensor)
-        by_mesh.setdefault(tensor.device_mesh, []).append(index)
-    for mesh, indices in by_mesh.items():
-        from torch.distributed.tensor import DTensor, Partial
-
-        parts = [cast(Any, tensors[index]).to_local().any().to(mesh.device_type) for index in indices]
-        own = torch.stack(parts).to(torch.int32)
-        flags = DTensor.from_local(own, mesh, [Partial("max")] * mesh.ndim, run_check=False).full_tensor()
-        for index, is_any in zip(indices, flags.tolist(), strict=True):
-            found[index] = not is_any
-    return found
