@@ -6,7 +6,7 @@ the rate falls during a run: free weights grow, so that their steps shrink anywa
 
 What to expect: after these 5 epochs free weights are ahead, with a test error of 9.6 % against PBWN's 11.1 %. After 30,
 PBWN is ahead, with 8.4 % against 9.6 %; without the schedule it stays behind, with 16.1 % against 14.9 %. These are
-three seeds on invented data with a BN behind each hidden layer: they say little about a model and data of your own.
+three seeds on synthetic data with BN after each hidden layer: they say little about a model and data of your own.
 
 python examples/compare_methods.py
 """

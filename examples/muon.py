@@ -1,4 +1,6 @@
-"""Muon for the hidden matrices, AdamW for the rest, and fixed norms for one parameter group of Muon's alone.
+"""Muon for the hidden matrices, AdamW for the rest, and fixed norms for one of Muon's parameter groups.
+
+`torch.optim.Muon` needs torch 2.9 or newer.
 
 python examples/muon.py
 """

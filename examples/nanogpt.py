@@ -1,4 +1,4 @@
-"""A GPT trained as nanoGPT trains it: AdamW with decay beside the same loop with fixed norms and no decay.
+"""A GPT trained as nanoGPT trains it: AdamW with decay, against the same loop with fixed norms and no decay.
 
 What makes such a loop: two parameter groups, warm-up and cosine decay of the rate, accumulated micro-batches, and
 clipped gradients.
@@ -28,7 +28,7 @@ train_data, test_data = data.split([int(0.9 * len(data)), len(data) - int(0.9 * 
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a layer norm."""
+    """Attention and an MLP, each after a layer norm."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A loop in the form of torchtitan's: a model made on the meta device and sharded, a list of optimizers, a checkpoint.
+"""A loop like torchtitan's: a model created on the meta device and sharded, a list of optimizers, a checkpoint.
 
 torchrun --nproc-per-node 2 examples/torchtitan.py
 """

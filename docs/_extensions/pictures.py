@@ -1,4 +1,4 @@
-"""The pictures of the documentation, drawn anew at each build from the mathematics that they show."""
+"""The figures of the documentation, drawn at each build from the mathematics that they show."""
 
 import math
 from pathlib import Path
@@ -135,7 +135,7 @@ def _monitor() -> plt.Figure:
 
 
 def _statistics() -> plt.Figure:
-    """The loss in evaluation mode of a residual network, before and after each of its projections by hand."""
+    """The loss in evaluation mode of a residual network, before and after each manual projection."""
     figure, axes = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
     for follow, colour in ((None, ORANGE), ("auto", BLUE)):
         torch.manual_seed(0)

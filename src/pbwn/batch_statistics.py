@@ -1,7 +1,7 @@
-"""Batch statistics that follow a projection: whose running mean and variance belong to which weights, and their factor.
+"""Running statistics that follow a projection: which weights each batch normalisation's statistics belong to.
 
-Who feeds whom is seen in forward passes: the object that comes out of a weight's product and goes into a batch
-normalisation, and nowhere else. Nothing is guessed.
+Which layer feeds which is observed in forward passes: the tensor that comes out of a weight's product must go into a
+batch normalisation, and nowhere else. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Feed:
         return None if self.obstacle is not None or self.bias else self.weight
 
     def words(self) -> str:
-        """What a table says of it."""
+        """What a table says about it."""
         if self.follows is not None:
             return self.follows
-        return f"nothing: {self.obstacle or f'{self.weight} has a bias behind it'}"
+        return f"nothing: {self.obstacle or f'{self.weight} is followed by a bias'}"
 
 
 class BatchStatistics:
@@ -70,7 +70,7 @@ class BatchStatistics:
         self._seeing: _Seeing | None = None
 
     def watch(self) -> None:
-        """See who feeds whom in the forward passes to come, until each batch normalisation was seen in training.
+        """Observe which layer feeds which in forward passes, until each batch normalisation was seen in training mode.
 
         Any module's call may be the outermost: a framework may call parts of the model one by one.
         """
@@ -84,13 +84,13 @@ class BatchStatistics:
             self._handles.append(module.register_forward_hook(end, always_call=True))
 
     def ignore(self) -> None:
-        """See no more passes."""
+        """Stop observing."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def see(self, inputs: Any) -> None:
-        """See who feeds whom in one pass with example inputs, in the model's own mode, which leaves nothing behind."""
+        """Observe which layer feeds which in one pass with example inputs, in the model's own mode, and undo it."""
         given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         self._register()
         try:
@@ -99,8 +99,8 @@ class BatchStatistics:
                 self._model(*positional, **keyword)
         except Exception as error:
             raise ValueError(
-                f"follow= are example inputs, which the model refuses ({type(error).__name__}: {error}): pass what its "
-                'forward takes, a tuple where that is several things; or "auto", or None'
+                f"the model fails on the example inputs in follow= ({type(error).__name__}: {error}): pass what its "
+                'forward takes (a tuple if it takes several arguments), or "auto", or None'
             ) from error
         finally:
             self.ignore()
@@ -108,7 +108,7 @@ class BatchStatistics:
 
     @property
     def is_blind(self) -> bool:
-        """Whether statistics were gathered, and no pass was seen that tells whom they are to follow."""
+        """Whether there are statistics, and no forward pass has shown which weights they belong to."""
         counts = [getattr(norm.module, "num_batches_tracked", None) for norm in self._norms()]
         return not self.feeds and any(count is not None and int(count) > 0 for count in counts)
 
@@ -118,7 +118,7 @@ class BatchStatistics:
         return {"feeds": feeds, "settled": sorted(self._settled)}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Know what was seen in the run that saved the state."""
+        """Restore what was seen in the run that saved the state."""
         if state is not None:
             # The very names of the weights: pickled, a state is then the same bytes as that of an uninterrupted run.
             names = {weight.name: weight.name for weight in self._weights}
@@ -129,21 +129,21 @@ class BatchStatistics:
             self._settled = set(state["settled"])
 
     def table(self) -> Table:
-        """Which statistics follow which weight, and why not."""
+        """Which statistics follow which weight, and why the others do not."""
         rows = []
         for norm in self._norms():
             feed = self.feeds.get(norm.name)
             rows.append((norm.name, layer_name(norm.module), "not seen yet" if feed is None else feed.words()))
         folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2])))
         lines = [(name, members[0][1], _together([row[2] for row in members])) for name, members in folded]
-        return Table(["batch statistics", "layer", "follow"], lines)
+        return Table(["running statistics", "layer", "follow"], lines)
 
     @contextmanager
     def following(self, model: nn.Module | None = None, *, every: int | None = None) -> Iterator[None]:
-        """Have statistics follow what happens to the weights inside; of a copy of the model where one is given.
+        """Have statistics follow what happens to the weights inside; those of a copy of the model, if one is given.
 
-        `every` is the interval of the projections; None where it is by hand. Where weights are sharded, every process
-        has to call this.
+        `every` is the interval of the projections; None for a call of `project()`. Where weights are sharded, every
+        process has to call this.
         """
         links = self._links(self._model if model is None else unwrap(model), every)
         before = _norms_of([weight for weight, _ in links])
@@ -153,7 +153,7 @@ class BatchStatistics:
             follow_(norm, _factors(weight, old, new, norm.num_features))
 
     def refuse_homeless(self, constraint: Constraint, radii: Mapping[str, float | Tensor]) -> None:
-        """Refuse weights that a projection rescales, and whose norms have no place behind them to go to."""
+        """Refuse weights that a projection rescales, if nothing right after them can take their norms."""
         placed = {feed.weight for feed in self.feeds.values() if feed.obstacle is None} | self.gains.keys()
         homeless = []
         for weight in self._weights:
@@ -166,14 +166,14 @@ class BatchStatistics:
         if homeless:
             names = ", ".join(map(repr, homeless[:5])) + (", ..." if len(homeless) > 5 else "")
             raise ValueError(
-                f'initial="fold": no batch normalisation and no gain right behind {names} can take the norms: leave '
+                f'initial="fold": no batch normalisation and no gain right after {names} can take the norms: leave '
                 'them alone with skip=, keep the norms with UnitNorm(radius="initial"), or pass initial=True'
             )
 
     @contextmanager
     @torch.no_grad()
     def folding(self) -> Iterator[None]:
-        """Have what is behind each weight take the factor that the weight is divided by inside, and biases with it."""
+        """Have what follows each weight take the factor that the weight is divided by inside; biases are scaled too."""
         weights = list(self._weights)
         parameters = {named.name: named.parameter for named in named_parameters(self._model)}
         before = _norms_of(weights)
@@ -254,9 +254,9 @@ class BatchStatistics:
 
 @torch.no_grad()
 def follow_(norm: BatchNorm, factors: Tensor) -> None:
-    """Bring running statistics along where inputs are rescaled by a factor f for each channel: evaluation stays.
+    """Rescale running statistics along with inputs that have a factor f for each channel: evaluation does not change.
 
-    mean' = f mean and var' = f² (var + eps) - eps, where that is positive; else 0, which is as near as can be.
+    mean' = f mean and var' = f² (var + eps) - eps, where that is positive; else 0, the nearest possible value.
     """
     mean, variance = norm.running_mean, norm.running_var
     if mean is None or variance is None:
@@ -283,7 +283,7 @@ class _Product:
 
     @property
     def second_user(self) -> str | None:
-        """Who else has it besides one batch normalisation."""
+        """What uses it apart from one batch normalisation."""
         if self.is_output:
             return "is returned as well"
         if self.functions or self.modules:
@@ -371,7 +371,7 @@ class _Seeing(TorchFunctionMode):
         return {key: self._feed(products) for key, products in self._inputs.items()}
 
     def gains(self) -> dict[str, int]:
-        """The parameter that each weight's product is multiplied by at once, where it goes nowhere else."""
+        """The parameter that each weight's product is multiplied by directly, if it goes nowhere else."""
         found: dict[str, int] = {}
         for product in self._all:
             alone = len(product.functions) == 1 and len(product.modules) <= 1 and not product.norms
@@ -425,7 +425,7 @@ def _idle() -> Callable[..., None]:
 
 
 def _do_nothing(*args: Any) -> None:
-    """Stand for a hook in a copy."""
+    """Stand in for a hook in a copy."""
 
 
 def _gain(name: str, product: Tensor, operands: Sequence[Tensor]) -> int | None:
@@ -463,7 +463,7 @@ def _counterpart(weight: ConstrainedWeight, modules: Mapping[str, NamedModule]) 
 
 
 def _pattern(text: str) -> str:
-    """A line without its indices, so that repeated blocks are told as one."""
+    """A line without its indices, so that repeated blocks are shown as one."""
     return "".join("#" if letter.isdigit() else letter for letter in text)
 
 

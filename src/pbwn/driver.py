@@ -21,7 +21,7 @@ from pbwn.selection import ConstrainedWeight, held_by
 
 
 def nothing() -> None:
-    """Stand for what is not there or gone; a function, so that it can be pickled."""
+    """Stand in for what is missing or gone; a function, so that it can be pickled."""
 
 
 @dataclass(eq=False)
@@ -87,13 +87,13 @@ class Driver:
         for weight in self.weights:
             if weight.tensor.dtype.itemsize < 4 and weight.name not in self.masters:
                 raise TypeError(
-                    f'step="{step}" needs updates that are not lost in rounding, and weight {weight.name!r} is '
+                    f'step="{step}" needs updates that are not lost in rounding, but weight {weight.name!r} is '
                     f"{weight.tensor.dtype}: keep the model in float32 (with autocast), use an optimizer that keeps "
                     'float32 master weights in its state, or step="plain"'
                 )
 
     def orphans(self) -> list[ConstrainedWeight]:
-        """The weights that its optimizer does not hold any more."""
+        """The weights that its optimizer no longer holds."""
         optimizer = self.optimizer
         if optimizer is None:
             return []
@@ -107,7 +107,7 @@ class Driver:
         return scheduled_radii(own, self.radius_step)
 
     def warn_of_decay(self) -> None:
-        """Warn of weight decay, which is part of an update whose direction alone counts."""
+        """Warn about weight decay, which is part of an update of which only the direction counts."""
         optimizer, ours = self.owner(), {id(weight.tensor) for weight in self.weights}
         for group in () if optimizer is None else optimizer.param_groups:
             if group.get("weight_decay") and any(id(parameter) in ours for parameter in group["params"]):
@@ -119,7 +119,7 @@ class Driver:
                 return
 
     def forget_curvature(self) -> None:
-        """Have LBFGS begin anew: its curvature history belongs to points that were not projected."""
+        """Make LBFGS start over: its curvature history belongs to points that were not projected."""
         optimizer = self.optimizer
         if isinstance(optimizer, LBFGS):
             for state in optimizer.state.values():

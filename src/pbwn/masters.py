@@ -26,7 +26,7 @@ def find_masters(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> 
     """The key of each weight's master in the optimizer's state, by the weight's name.
 
     A master has the weight's shape and a wider dtype, and equals the weight to one unit of the weight's precision.
-    Copies of other forms are refused. This waits for the device once, where there is anything to compare.
+    Copies in other forms raise an error. This waits for the device once, if there is anything to compare.
     """
     half = [weight for weight in weights if weight.tensor.dtype in _HALF]
     candidates = [(weight, key, value) for weight in half for key, value in _state_of(optimizer, weight).items()]
@@ -50,8 +50,8 @@ def look_up(optimizer: Optimizer, weight: ConstrainedWeight, key: Hashable) -> T
     master = optimizer.state.get(weight.tensor, {}).get(key)
     if master is None:
         raise RuntimeError(
-            f"the state of {type(optimizer).__name__} has no master weight {key!r} for {weight.name!r} any more: load "
-            "the optimizer's state before you resume, or detach() and attach anew"
+            f"the state of {type(optimizer).__name__} no longer has the master weight {key!r} of {weight.name!r}: load "
+            "the optimizer's state before you resume, or call detach() and attach again"
         )
     if master.dtype.itemsize <= weight.tensor.dtype.itemsize:
         raise RuntimeError(
@@ -102,7 +102,7 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _is_copy(weight: Tensor, value: Tensor) -> Tensor:
-    """Whether a tensor equals a weight to one unit of its precision. Zeros are none: a fresh moment looks alike."""
+    """Whether a tensor equals a weight to one unit of its precision. Zeros do not: a fresh moment looks alike."""
     if dtensor.is_sharded(weight):
         weight = weight.to_local()
     if dtensor.is_sharded(value):
@@ -119,7 +119,7 @@ def _is_copy(weight: Tensor, value: Tensor) -> Tensor:
 
 
 def _is_unknown_form(weight: Tensor, key: Hashable, value: Tensor) -> bool:
-    """Whether a tensor is named a master, or is the lower half of one, and is none that can be projected."""
+    """Whether a tensor is named a master, or is the lower half of one, and cannot be projected."""
     is_lower_half = value.dtype in (torch.int16, torch.uint16) and value.shape == weight.shape
     is_wide = value.is_floating_point() and value.dtype.itemsize > weight.dtype.itemsize
     return is_lower_half or ("master" in str(key).lower() and not is_wide)

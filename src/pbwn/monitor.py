@@ -42,13 +42,13 @@ class Monitor:
             - `norm`, the mean norm of the weight's neurons after the optimizer's step, before the projection;
             - `drift`, their largest relative deviation from the constraint at that moment;
             - `gradient_share`, the norm of the parts `(w·g) w / |w|²` of the gradient over its own norm, and
-              `update_share`, the same of the optimizer's update: 0 is tangent to the spheres, 1 along the weights;
-            - `angle`, by which the whole step has turned the neurons, projection included, in radians, their mean;
-            - `effective_rate`, `lr / |w|²` with the norms before the step, their mean.
+              `update_share`, the same for the optimizer's update: 0 is tangent to the spheres, 1 along the weights;
+            - `angle`, by which the whole step, projection included, has turned the neurons on average, in radians;
+            - `effective_rate`, the mean of `lr / |w|²`, with the norms before the step.
 
-            A quantity that does not exist is not a number, such as the share of a gradient that is zero.
-        losses: where a loss was given, a dictionary for each projection of a recorded step or by hand: `step`,
-            `before` and `after`, figure 2b's jump.
+            A quantity that is not defined, such as the share of a gradient that is zero, is NaN.
+        losses: if a loss was given, a dictionary for each projection of a recorded step and each call of `project()`:
+            `step`, `before` and `after`, the jump of figure 2b.
     """
 
     def __init__(
@@ -62,12 +62,14 @@ class Monitor:
     ) -> None:
         """Use `projection.monitor`."""
         if isinstance(every, bool) or not isinstance(every, Integral) or int(every) < 1:
-            raise ValueError(f"every is a number of steps from 1 up; found {every!r}")
+            raise ValueError(f"every must be a positive integer; got {every!r}")
         if loss is not None and not callable(loss):
-            raise TypeError(f"loss is a function without arguments that returns the loss; found {type(loss).__name__}")
+            raise TypeError(
+                f"loss must be a function without arguments that returns the loss; got {type(loss).__name__}"
+            )
         if writer is not None and not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(
-                "writer is a torch.utils.tensorboard.SummaryWriter, or has its add_scalar; found "
+                "writer must be a torch.utils.tensorboard.SummaryWriter, or have its add_scalar method; got "
                 f"{type(writer).__name__}"
             )
         self.records: list[dict[str, Any]] = []
@@ -79,7 +81,7 @@ class Monitor:
         self._stop: Callable[[], Callable[[], None] | None] = stop
 
     def stop(self) -> None:
-        """Record no more. The records stay."""
+        """Stop recording. The records stay."""
         stop = self._stop()
         if stop is not None:
             stop()
@@ -150,14 +152,14 @@ class Monitor:
         return step % self.every == 0
 
     def loss_of(self, model: nn.Module) -> Tensor | None:
-        """The loss now, where one was given; nothing of the model or of random states is changed by it."""
+        """The loss now, if one was given; the model and random states are left as they were."""
         if self._loss is None:
             return None
         with undone(model), torch.no_grad():
             return torch.as_tensor(self._loss(), dtype=torch.float32).detach().reshape(()).clone()
 
     def add_losses(self, step: int, before: Tensor | None, after: Tensor | None) -> None:
-        """Note the loss around a projection by hand."""
+        """Record the loss around a call of `project()`."""
         if before is not None and after is not None:
             self._note_losses(step, *torch.stack([before, after.to(before.device)]).tolist())
 
@@ -169,7 +171,7 @@ class Monitor:
         projected: bool,
         losses: Sequence[Tensor | None],
     ) -> None:
-        """Read the numbers of a step, all at once, and hand them on."""
+        """Read the quantities of a step, all at once, and pass them on."""
         numbers = [number for each in watched.numbers(rates) for number in each]
         known = [loss for loss in losses if loss is not None]
         device, dtype = numbers[0].device, numbers[0].dtype
@@ -228,7 +230,7 @@ class Watched:
     def see_updates(
         self, stored: Sequence[Tensor], constraint: Constraint, radii: Mapping[str, float | Tensor]
     ) -> None:
-        """Measure what the optimizer has made of the weights."""
+        """Measure what the optimizer has done to the weights."""
         for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
             start, now = _wide(self.before[index]), _wide(tensor)
             self._updates.append(self._share_along(index, start, now - start))
@@ -285,7 +287,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _row_norms(tensor: Tensor, axes: Axes) -> Tensor:
-    """The norms of the rows of a float64 tensor. Squares are in range: rows that are not are no matter for a plot."""
+    """The norms of the rows of a float64 tensor. Squares are in range: rows that are not do not matter here."""
     if dtensor.is_sharded(tensor):
         return dtensor.row_norms(tensor, axes)
     rows = axes.rows(tensor)

@@ -72,12 +72,12 @@ def attach(
         optimizer: the optimizer that trains it, or several; weights that none of them holds are left alone.
         every: project after every so many steps (the paper's interval T); None leaves it to `projection.project()`.
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
-        step: what becomes of the optimizer's update: "plain" leaves it as it is, "tangent" removes its part along each
-            neuron's weights, "angle" takes its direction alone and turns each neuron by about the learning rate, in
+        step: how the optimizer's update is applied: "plain" leaves it as it is, "tangent" removes its part along each
+            neuron's weights, "angle" takes only its direction and turns each neuron by about the learning rate, in
             radians. The last two keep a copy of the constrained weights.
-        constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. Rows that
-            are zero now stay free of a `UnitNorm`. A radius that is a function of the step is given again at resume;
-            the step comes from the state.
+        constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. With
+            `UnitNorm`, rows that are zero now are not constrained. A radius that is a function of the step must be
+            passed again when resuming; the step count comes from the state.
         only: patterns of weights: constrain nothing but these.
         also: patterns of weights to constrain that would be left alone, such as embeddings.
         skip: patterns of weights to leave alone. All patterns match the names of parameters and of modules.
@@ -87,19 +87,19 @@ def attach(
         per: one norm for each "neuron", or one for each whole "matrix": stacked experts are a matrix each, and so are
             the matrices that attention and recurrent layers pack into one weight.
         selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
-        initial: project once now, which rescales the weights at once; rows on the sphere stay bit for bit. "fold" keeps
-            the function: each neuron's norm goes into the batch normalisation or the gain right behind it. It needs
-            `follow=` with example inputs, and is refused where there is no such place.
-        follow: whether the running statistics of a batch normalisation right behind a weight are rescaled with it, so
-            that evaluation stays as it was: "auto" where a projection is by hand or the interval is at least
-            5 / momentum steps, never at `every=1`; None: never. Who feeds whom is seen in the first forward passes.
-            Example inputs, a tuple where the model takes several, show it at once, and have the initial projection
-            followed as well.
+        initial: project once now, which rescales the weights; rows that are on the sphere stay bit for bit as they
+            are. "fold" keeps the function: each neuron's norm goes into the batch normalisation or the gain right after
+            it. It needs `follow=` with example inputs, and raises an error where nothing can take the norms.
+        follow: whether the running statistics of a batch normalisation right after a weight are rescaled with it, so
+            that evaluation does not change: "auto" does so in calls of `project()` and at intervals of at least
+            5 / momentum steps, never at `every=1`; None never does. Which layer feeds which is observed in the first
+            forward passes. Example inputs (a tuple if the model takes several) show it now, so that the statistics
+            follow the initial projection too.
         state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
             the optimizer's state first.
-        strict: an error, rather than a line in the table, for a weight whose neuron axes are not known.
+        strict: raise an error, rather than warn, for a weight whose neuron axes are not known.
         backend: how weights are projected: "numba" (compiled, on the CPU), "torch", "compile" (by torch's compiler), or
-            "auto": numba where it is installed and can serve the weight, else torch.
+            "auto": numba where it is installed and supports the weight, else torch.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -108,11 +108,11 @@ def attach(
     True
     """
     if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
-        raise ValueError(f"every is a number of steps from 1 up, or None to project by hand; found {every!r}")
+        raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
     if gradient not in ("ordinary", "riemannian"):
-        raise ValueError(f'gradient is "ordinary" or "riemannian"; found {gradient!r}')
+        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
     if step not in ("plain", "tangent", "angle"):
-        raise ValueError(f'step is "plain", "tangent" or "angle"; found {step!r}')
+        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
     if step != "plain" and every != 1:
         raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
     _check_constraint(constraint)
@@ -121,13 +121,13 @@ def attach(
     if step != "plain" and isinstance(constraint, MaxNorm):
         raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if backend not in paths.BACKENDS:
-        raise ValueError(f"backend is one of {', '.join(paths.BACKENDS)}; found {backend!r}")
+        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
     if not isinstance(initial, bool) and initial != "fold":
-        raise ValueError(f'initial is True, False or "fold"; found {initial!r}')
+        raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
     if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
-        raise ValueError(f'follow is "auto", None, or example inputs of the model; found {follow!r}')
+        raise ValueError(f'follow must be "auto", None, or example inputs of the model; got {follow!r}')
     if initial == "fold" and (follow is None or isinstance(follow, str)):
-        raise ValueError('initial="fold" has to see what is behind each weight: pass follow= with example inputs')
+        raise ValueError('initial="fold" has to see what follows each weight: pass follow= with example inputs')
     lack = paths.missing(backend)
     if lack is not None:
         raise ValueError(f'backend="{backend}": {lack}')
@@ -268,7 +268,7 @@ class NormProjection:
 
     @property
     def every(self) -> int | None:
-        """The number of steps from one projection to the next; None where `project` is called by hand."""
+        """The number of steps from one projection to the next; None if only calls of `project()` project."""
         return self._every
 
     @property
@@ -278,12 +278,12 @@ class NormProjection:
 
     @property
     def step(self) -> Literal["plain", "tangent", "angle"]:
-        """What becomes of the optimizer's updates."""
+        """How the optimizer's updates are applied."""
         return self._step
 
     @property
     def backend(self) -> Backend:
-        """How weights are projected, as asked for."""
+        """How weights are projected, as requested."""
         return self._backend
 
     def project(self, model: nn.Module | None = None) -> None:
@@ -315,14 +315,14 @@ class NormProjection:
             self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
 
     def _following(self, copy: nn.Module | None = None, *, every: int | None = None) -> AbstractContextManager[None]:
-        """Have batch statistics follow a projection, where that was asked for and makes sense."""
+        """Have running statistics follow a projection, where that was requested and makes sense."""
         if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
             return nullcontext()
         if every is None and self._statistics.is_blind:
             warnings.warn(
-                "batch statistics do not follow this projection: no forward pass was seen that tells whom they belong "
-                "to. Pass follow= with example inputs to attach, gather them anew afterwards "
-                "(torch.optim.swa_utils.update_bn), or follow=None to leave them without this warning",
+                "the running statistics of batch normalisation were not rescaled with this projection: no forward pass "
+                "has shown yet which weights they belong to. Pass follow= with example inputs to attach, recompute "
+                "them afterwards (torch.optim.swa_utils.update_bn), or pass follow=None to keep them as they are",
                 stacklevel=3,
             )
         return self._statistics.following(copy, every=every)
@@ -335,25 +335,26 @@ class NormProjection:
         writer: Any = None,
         on_record: Callable[[list[dict[str, Any]]], None] | None = None,
     ) -> Monitor:
-        """Record what happens to each weight in every so many steps, until `stop()` of what is returned is called.
+        """Record what happens to each weight every so many steps, until `stop()` of the returned monitor is called.
 
         Recorded are the norms before the projection, the shares of gradient and update along the weights, the angle
         turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
         nothing; a recorded one keeps a copy of the constrained weights. Where weights are sharded, every process has to
-        call this. It is not part of the state: call it again after resuming, and steps are counted on.
+        call this. It is not part of the state: call it again after resuming; the step count continues.
 
         Args:
             every: record every so many real steps of each optimizer.
-            loss: a function without arguments that returns the loss on some batch: it is called before and after each
-                projection in a recorded step and by hand, without gradients, and nothing that it changes stays.
+            loss: a function without arguments that returns the loss on some batch: it is called, without gradients,
+                before and after each projection of a recorded step and each call of `project()`. Whatever it changes
+                is restored.
             writer: a TensorBoard `SummaryWriter`, to which each record is added.
             on_record: called with each record, a list of dictionaries, one for each weight.
         """
         if self._monitor is not None:
-            raise RuntimeError("the projection has a monitor already: call stop() on that one first")
+            raise RuntimeError("the projection already has a monitor: call its stop() first")
         if not all(driver.is_hooked for driver in self._drivers):
             raise RuntimeError(
-                "the projection is detached from its optimizer, and sees no steps: call rebind(optimizer) first"
+                "the projection is detached from its optimizer and sees no steps: call rebind(optimizer) first"
             )
         self._monitor = Monitor(
             every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
@@ -366,7 +367,7 @@ class NormProjection:
         self._hear_gradients()
 
     def _hear_gradients(self) -> None:
-        """Be told of complete gradients where somebody wants to know."""
+        """Listen for complete gradients if anything needs them."""
         wanted = self._gradient == "riemannian" or self._monitor is not None
         for driver in self._drivers:
             driver.watched = None
@@ -374,7 +375,7 @@ class NormProjection:
                 hooks.hear_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
-        """Measure every constrained weight, and see whether the hooks are in place.
+        """Measure every constrained weight, and check whether the hooks are in place.
 
         Where weights are sharded, every process has to call this.
         """
@@ -433,12 +434,13 @@ class NormProjection:
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
 
-        They take the places of the ones before, in the same order, and must hold the same weights.
+        They replace the optimizers before them, in the same order, and must hold the same weights.
         """
         optimizers = hookable(optimizer)
         _refuse_attached(self._selection.constrained, besides=self)
         if len(optimizers) != len(self._drivers):
-            raise ValueError(f"the projection was attached to {len(self._drivers)} optimizers; found {len(optimizers)}")
+            attached = plural(len(self._drivers), "optimizer")
+            raise ValueError(f"the projection was attached to {attached}; got {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
             held = moved_by(one, driver.weights)
             for weight in driver.weights:
@@ -491,7 +493,8 @@ class NormProjection:
         return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
 
     def _settings(self) -> str:
-        interval = {None: "by hand", 1: "after every step"}.get(self._every, f"after every {self._every} steps")
+        fixed = {None: "only by project()", 1: "after every step"}
+        interval = fixed.get(self._every, f"after every {self._every} steps")
         step = "" if self._step == "plain" else f", {self._step} step (keeps a copy of the constrained weights)"
         return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
@@ -528,7 +531,7 @@ class NormProjection:
     def _initially(
         self, optimizers: Sequence[Optimizer], project: bool | Literal["fold"], example: Any
     ) -> AbstractContextManager[None]:
-        """Have what is behind the weights follow the initial projection, where example inputs show what that is."""
+        """Have what follows the weights take part in the initial projection, if example inputs show what that is."""
         if self._statistics is None or example is None:
             return nullcontext()
         self._statistics.see(example)
@@ -536,7 +539,7 @@ class NormProjection:
         if project != "fold":
             return self._statistics.following()
         if any(optimizer.state for optimizer in optimizers):
-            raise ValueError('initial="fold" belongs before the first step, and the optimizer has state: fold earlier')
+            raise ValueError('initial="fold" must come before the first step, but the optimizer has state already')
         self._statistics.refuse_homeless(self._constraint, self._radii)
         return self._statistics.folding()
 
@@ -654,7 +657,7 @@ class NormProjection:
                 raise RuntimeError(
                     f"weight {weight.name!r} was changed after attach, which measured the initial norms of its rows: "
                     "the first projection would scale it back. Load weights first, then attach; or call detach() and "
-                    "attach anew"
+                    "attach again"
                 )
 
     def _batch_at(self, driver: Driver, step: int) -> Batch:
@@ -680,7 +683,7 @@ class NormProjection:
 
 def _check_constraint(constraint: object) -> None:
     if not isinstance(constraint, (UnitNorm, MaxNorm)):
-        raise TypeError(f"constraint is pbwn.UnitNorm(...) or pbwn.MaxNorm(...); found {constraint!r}")
+        raise TypeError(f"constraint must be pbwn.UnitNorm(...) or pbwn.MaxNorm(...); got {constraint!r}")
 
 
 def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:
@@ -693,6 +696,6 @@ def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjecti
         for weight in other._selection.constrained:
             if id(weight.found) in wanted:  # another model's weight may be gone, which is not this model's trouble
                 raise ValueError(
-                    f"weight {weight.name!r} has a projection attached already: call detach() on that one first, which "
-                    "a callback keeps as callback.projection"
+                    f"weight {weight.name!r} already has a projection attached: call its detach() first (a "
+                    "ProjectionCallback keeps it as callback.projection)"
                 )

@@ -63,7 +63,7 @@ class StepHooks:
         )
 
     def hear_gradient(self, on_gradient: Callable[[], None] | None) -> None:
-        """Have this called from now on when a step's gradient is complete; None: nothing."""
+        """Call this from now on when a step's gradient is complete; None calls nothing."""
         # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
         self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
 
@@ -164,17 +164,17 @@ def _steps_on_the_stack() -> Iterator[FrameType]:
 def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
     """The optimizers as a list, each freed of wrappers that have no step hooks of their own."""
     if isinstance(optimizer, nn.Module):
-        raise TypeError(f"the model comes first, then the optimizer: found {type(optimizer).__name__} in its place")
+        raise TypeError(f"the model comes first, then the optimizer; got {type(optimizer).__name__} in its place")
     if isinstance(optimizer, Mapping):
-        raise TypeError("several optimizers are given as a list: write list(optimizers.values())")
+        raise TypeError("several optimizers must be passed as a list: write list(optimizers.values())")
     if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups"):
         found = [_unwrapped(one) for one in optimizer]
     else:
         found = [_unwrapped(optimizer)]
     if not found:
-        raise ValueError("attach needs an optimizer; found an empty list")
+        raise ValueError("attach needs an optimizer; got an empty list")
     if len(set(map(id, found))) < len(found):
-        raise ValueError("an optimizer is given twice: name each once")
+        raise ValueError("an optimizer was passed twice: pass each once")
     return found
 
 
@@ -185,21 +185,19 @@ def _unwrapped(optimizer: Any) -> Optimizer:
     while not _fires_hooks(inner):
         if any(hasattr(inner, name) for name in _ZERO_PARTITIONS):
             raise TypeError(
-                f"{type(inner).__name__} moves flat partitions of the weights, in which rows are lost, and copies "
-                "them back after its step: use torch.distributed.fsdp.fully_shard (FSDP2) instead of DeepSpeed ZeRO"
+                f"{type(inner).__name__} moves flat partitions of the weights, which have no rows, and copies them "
+                "back after its step: use torch.distributed.fsdp.fully_shard (FSDP2) instead of DeepSpeed ZeRO"
             )
         seen.append(inner)
         inner = getattr(inner, "optimizer", None)
         if not _is_transparent(seen[-1], inner):
             raise TypeError(
-                f"{type(seen[-1]).__name__} never calls step hooks, so nothing would be projected, or too soon: attach "
-                "to the optimizer that it is built on, with every=None, and call projection.project() after each step; "
-                "without every=None only where nothing moves the weights after that optimizer's step"
+                f"{type(seen[-1]).__name__} never calls step hooks, so nothing would be projected, or too early: "
+                "attach to the optimizer inside with every=None, and call projection.project() after each step. "
+                "every=None can be left out only if nothing moves the weights after that optimizer's step"
             )
         if inner is None or any(inner is other for other in seen):
-            raise TypeError(
-                f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer that it is built on"
-            )
+            raise TypeError(f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer inside")
     return cast(Optimizer, inner)
 
 
@@ -218,8 +216,8 @@ def _refuse_by_kind(optimizer: Any) -> None:
         )
     if "ScheduleFree" in kind and hasattr(optimizer, "base"):
         raise TypeError(
-            f"{kind} trains an average of two iterates, and takes the weights back and forth between them after each "
-            "step of the optimizer inside: projecting one leaves the other. Train with the optimizer inside alone"
+            f"{kind} trains an average of two iterates, and switches the weights between them after each step of the "
+            "optimizer inside: projecting one leaves the other unprojected. Train with the optimizer inside alone"
         )
 
 

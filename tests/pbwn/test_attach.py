@@ -330,7 +330,7 @@ def test_attaching_twice_to_one_weight_is_an_error_until_the_first_is_detached()
     projection = pbwn.attach(model, optimizer)
     other = torch.optim.Adam(model.parameters())
     for one in (optimizer, other):
-        with pytest.raises(ValueError, match=r"weight '0\.weight' has a projection attached already.*detach\(\)"):
+        with pytest.raises(ValueError, match=r"weight '0\.weight' already has a projection attached.*detach\(\)"):
             pbwn.attach(model, one)
     projection.detach()
     assert not projection.check().hooks_in_place
@@ -527,15 +527,15 @@ def test_sam_is_followed_through_its_base_optimizer():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"every": 0}, ValueError, "every is a number of steps from 1 up, or None"),
-        ({"every": 2.5}, ValueError, "found 2.5"),
-        ({"every": True}, ValueError, "found True"),
-        ({"gradient": "natural"}, ValueError, '"ordinary" or "riemannian"; found \'natural\''),
+        ({"every": 0}, ValueError, "every must be a positive integer, or None"),
+        ({"every": 2.5}, ValueError, "got 2.5"),
+        ({"every": True}, ValueError, "got True"),
+        ({"gradient": "natural"}, ValueError, '"ordinary" or "riemannian"; got \'natural\''),
         ({"gradient": "riemannian", "constraint": pbwn.MaxNorm(1.0)}, ValueError, "MaxNorm is a ball"),
         ({"constraint": 1.0}, TypeError, r"pbwn\.UnitNorm"),
         ({"axes": (0,)}, TypeError, "axes are given by the weight's name"),
         ({"state": 3}, TypeError, r"what projection\.state_dict\(\) gave; found int"),
-        ({"backend": "fortran"}, ValueError, "found 'fortran'"),
+        ({"backend": "fortran"}, ValueError, "got 'fortran'"),
         ({"state": {"steps": [1]}}, ValueError, "not the state of a projection"),
     ],
 )
@@ -550,7 +550,7 @@ def test_something_that_is_no_optimizer_is_refused():
     model, optimizer = make()
     with pytest.raises(ValueError, match="empty list"):
         pbwn.attach(model, [])
-    with pytest.raises(TypeError, match="the model comes first, then the optimizer: found Sequential"):
+    with pytest.raises(TypeError, match="the model comes first, then the optimizer; got Sequential"):
         pbwn.attach(optimizer, model)
     with pytest.raises(TypeError, match="int has no step hooks"):
         pbwn.attach(model, [3])
@@ -748,7 +748,7 @@ def test_rebinding_refuses_an_optimizer_of_other_weights():
     projection = pbwn.attach(model, optimizer)
     with pytest.raises(ValueError, match=r"does not hold the model's weight '0\.weight'"):
         projection.rebind(copy.deepcopy(optimizer))
-    with pytest.raises(ValueError, match="attached to 1 optimizers; found 2"):
+    with pytest.raises(ValueError, match="attached to 1 optimizer; got 2"):
         projection.rebind([optimizer, torch.optim.SGD(model.parameters(), lr=0.1)])
     assert projection.check().hooks_in_place
 
@@ -796,14 +796,14 @@ def test_double_attachment_is_refused_however_it_is_tried():
     projection = pbwn.attach(model, optimizer)
     projection.detach()
     pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(2.0))
-    with pytest.raises(ValueError, match="attached already"):
+    with pytest.raises(ValueError, match="already has a projection attached"):
         projection.rebind(optimizer)
     other = make_model()
     other[0].weight = model[0].weight
-    with pytest.raises(ValueError, match="attached already"):
+    with pytest.raises(ValueError, match="already has a projection attached"):
         pbwn.attach(other, torch.optim.SGD(other.parameters(), lr=0.1))
     fresh, its = make()
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="passed twice"):
         pbwn.attach(fresh, [its, its])
 
 

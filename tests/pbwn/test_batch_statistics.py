@@ -245,7 +245,7 @@ def test_what_is_shown_in_the_table_is_what_follows_and_why_not():
     projection = pbwn.attach(model, optimizer, every=None)
     assert "not seen yet" in str(projection)
     train(model, optimizer, range(1))
-    assert "{1, 4}            BatchNorm2d  {0, 3}.weight" in str(projection)
+    assert "{1, 4}              BatchNorm2d  {0, 3}.weight" in str(projection)
     _, _, projection = trained(Between(twice), steps=1)
     assert "nothing: the output of conv.weight goes into add as well" in str(projection)
 
@@ -282,7 +282,7 @@ def test_at_every_step_nothing_is_watched_and_nothing_follows():
     projection.project()
     assert torch.equal(mean, model[1].running_mean)
     assert torch.equal(mean, twin[1].running_mean)
-    assert "batch statistics" not in str(projection)
+    assert "running statistics" not in str(projection)
 
 
 def test_the_hooks_go_once_every_batch_normalisation_was_seen_in_training():
@@ -331,7 +331,7 @@ def test_a_projection_by_hand_before_any_pass_warns_where_statistics_were_gather
     model(batch(0)[0])
     optimizer = sgd(model)
     projection = pbwn.attach(model, optimizer, every=None, initial=False)
-    with pytest.warns(UserWarning, match="no forward pass was seen"):
+    with pytest.warns(UserWarning, match="no forward pass has shown yet which weights they belong to"):
         projection.project()
     fresh = network()
     optimizer = sgd(fresh)
@@ -440,14 +440,14 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
         (
             lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Linear(4, 2)),
             {},
-            "right behind '1.weight'",
+            "right after '1.weight'",
         ),
-        (lambda: Between(twice), {}, "right behind 'conv.weight'"),
-        (lambda: Between(BETWEEN["shared by two layers"][0]), {}, "right behind 'conv.weight', 'other.weight'"),
+        (lambda: Between(twice), {}, "right after 'conv.weight'"),
+        (lambda: Between(BETWEEN["shared by two layers"][0]), {}, "right after 'conv.weight', 'other.weight'"),
         (network, {"follow": "auto"}, "pass follow= with example inputs"),
-        (network, {"follow": torch.randn(2, 5, 8, 8)}, "follow= are example inputs, which the model refuses"),
-        (network, {"follow": True}, "example inputs of the model; found True"),
-        (network, {"initial": "folded"}, "True, False or \"fold\"; found 'folded'"),
+        (network, {"follow": torch.randn(2, 5, 8, 8)}, "the model fails on the example inputs in follow="),
+        (network, {"follow": True}, "example inputs of the model; got True"),
+        (network, {"initial": "folded"}, "True, False or \"fold\"; got 'folded'"),
     ],
 )
 def test_what_cannot_be_folded_is_refused_with_what_to_do(make, options, message):

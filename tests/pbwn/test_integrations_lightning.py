@@ -235,7 +235,7 @@ def test_several_callbacks_share_a_model_by_their_names(tmp_path):
     [
         ({"evry": 3}, TypeError, "no argument 'evry': did you mean 'every'"),
         ({"model": 3}, TypeError, "no argument 'model'"),
-        ({"name": "a/b"}, ValueError, "name is a word of letters.*found 'a/b'"),
+        ({"name": "a/b"}, ValueError, "name must be a word of letters.*got 'a/b'"),
     ],
 )
 def test_a_wrong_argument_is_noticed_before_training(options, error, words):

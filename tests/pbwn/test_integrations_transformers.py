@@ -235,7 +235,7 @@ def test_the_same_model_can_be_trained_again_and_again(tmp_path):
     ("options", "error", "words"),
     [
         ({"evry": 3}, TypeError, "no argument 'evry': did you mean 'every'"),
-        ({"name": "../elsewhere"}, ValueError, "name is a word of letters"),
+        ({"name": "../elsewhere"}, ValueError, "name must be a word of letters"),
     ],
 )
 def test_a_wrong_argument_is_noticed_before_training(options, error, words):

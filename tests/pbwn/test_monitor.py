@@ -423,8 +423,8 @@ def test_a_monitor_goes_with_the_projection_and_can_still_be_stopped():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"every": 0}, ValueError, "number of steps from 1 up; found 0"),
-        ({"every": True}, ValueError, "found True"),
+        ({"every": 0}, ValueError, "every must be a positive integer; got 0"),
+        ({"every": True}, ValueError, "got True"),
         ({"loss": 3.0}, TypeError, "function without arguments"),
         ({"writer": "runs"}, TypeError, "SummaryWriter"),
     ],
@@ -442,7 +442,7 @@ def test_a_detached_projection_and_a_second_monitor_are_refused():
     optimizer = sgd(model)
     projection = pbwn.attach(model, optimizer)
     projection.monitor()
-    with pytest.raises(RuntimeError, match=r"a monitor already: call stop\(\)"):
+    with pytest.raises(RuntimeError, match=r"already has a monitor: call its stop\(\)"):
         projection.monitor()
     projection.detach()
     projection._monitor.stop()

@@ -198,7 +198,7 @@ def test_a_run_with_a_step_rule_resumes_bit_for_bit(rule):
         ({"step": "angle", "every": 5}, r'step="angle" changes every update.*drop every=5'),
         ({"step": "tangent", "every": None}, "drop every=None"),
         ({"step": "angle", "constraint": pbwn.MaxNorm(1.0)}, 'step="angle" needs a sphere'),
-        ({"step": "straight"}, 'step is "plain", "tangent" or "angle"'),
+        ({"step": "straight"}, 'step must be "plain", "tangent" or "angle"; got'),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(options, words):

@@ -1,1 +1,1 @@
-"""The projection inside other libraries' training loops; each module is imported only by who asks for it."""
+"""The projection inside other libraries' training loops; each module is imported only on request."""

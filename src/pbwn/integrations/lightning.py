@@ -25,9 +25,9 @@ class ProjectionCallback(Callback):
 
     It takes the keyword arguments of `pbwn.attach`, and attaches to all optimizers of the module when training starts.
     Its state is part of the checkpoint: a run resumed with `trainer.fit(..., ckpt_path=...)` equals an uninterrupted
-    one bit for bit. Without a checkpoint, or with one that was saved without this callback, each fit starts afresh.
+    one bit for bit. Without a checkpoint, or with one saved without this callback, each fit starts from scratch.
 
-    Weights are saved as they are. With `every` > 1 that may be between two projections, as exact resuming needs it:
+    Weights are saved as they are. With `every` > 1 that may be between two projections, which exact resuming needs:
     call `callback.projection.project()` before you export a model.
 
     Args:

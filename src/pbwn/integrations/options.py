@@ -27,5 +27,5 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def check_name(name: object) -> str:
     """The callback's name, known to fit into the name of a file."""
     if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
-        raise ValueError(f"name is a word of letters, digits, '-' and '_', such as 'encoder'; found {name!r}")
+        raise ValueError(f"name must be a word of letters, digits, '-' and '_', such as 'encoder'; got {name!r}")
     return name

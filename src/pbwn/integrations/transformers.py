@@ -26,14 +26,14 @@ except ModuleNotFoundError as error:
 class ProjectionCallback(TrainerCallback):
     """Keeps the model's weights on the sphere while a Transformers Trainer trains it.
 
-    It takes the keyword arguments of `pbwn.attach`. A pretrained model wants `constraint=UnitNorm(radius="initial")`,
+    It takes the keyword arguments of `pbwn.attach`. A pretrained model needs `constraint=UnitNorm(radius="initial")`,
     because attaching rescales its weights otherwise. Embeddings are left alone, and so are the output heads, tied to
     them or not: print `callback.projection` to see which, and name others with `output_layer=[...]`.
 
     Its state is a file in each checkpoint folder, `<name>.pt`: a run resumed with
     `trainer.train(resume_from_checkpoint=...)` equals an uninterrupted one bit for bit.
 
-    Weights are saved as they are. With `every` > 1 that may be between two projections, as exact resuming needs it:
+    Weights are saved as they are. With `every` > 1 that may be between two projections, which exact resuming needs:
     call `callback.projection.project()` before `trainer.save_model()`.
 
     Args:
@@ -44,8 +44,8 @@ class ProjectionCallback(TrainerCallback):
             as `<name>/<quantity>/<weight>`; None: nothing. See `NormProjection.monitor`; what it returned is kept as
             `callback.monitor`.
         resume_from: the checkpoint folder of a resumed run, which the Trainer does not tell its callbacks. "auto" takes
-            `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None starts afresh,
-            for a checkpoint that was saved without this callback.
+            `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None starts from
+            scratch, for a checkpoint that was saved without this callback.
         options: the arguments of `pbwn.attach` after the optimizer.
 
     Attributes:
