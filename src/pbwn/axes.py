@@ -38,11 +38,11 @@ class Axes:
             raise TypeError(f"axes are a tuple of dimensions: write ({self.neurons},)")
         object.__setattr__(self, "neurons", tuple(self.neurons))
         if any(not isinstance(d, int) or d < 0 for d in self.neurons):
-            raise ValueError(f"axes are dimensions counted from 0, such as (0,) or (0, 1); found {self.neurons}")
+            raise ValueError(f"axes must be dimensions counted from 0, such as (0,) or (0, 1); got {self.neurons}")
         if len(set(self.neurons)) < len(self.neurons):
-            raise ValueError(f"axes name each dimension once; found {self.neurons}")
+            raise ValueError(f"axes must name each dimension once; got {self.neurons}")
         if not isinstance(self.groups, int) or self.groups < 1:
-            raise ValueError(f"groups is a whole number from 1 up; found {self.groups}")
+            raise ValueError(f"groups must be a positive integer; got {self.groups}")
         if self.groups > 1 and 0 in self.neurons:
             raise ValueError(f"groups={self.groups} splits dimension 0, which {self.neurons} already counts as neurons")
 
@@ -279,9 +279,9 @@ def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Call
     >>> register(Experts, weight=(0, 1))
     """
     if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
-        raise TypeError(f"register takes a module type, such as MyLayer; found {layer!r}")
+        raise TypeError(f"register takes a module type, such as MyLayer; got {layer!r}")
     if not can_be_registered(layer):
-        raise TypeError(f"{layer.__name__} is no layer: every model may hold some. Name the weight in attach(axes=...)")
+        raise TypeError(f"{layer.__name__} is a container, not a layer: name the weight in attach(axes=...)")
     if not weights:
         raise ValueError(
             f"name the weights of {layer.__name__} and their axes: register({layer.__name__}, weight=(0,))"
@@ -296,5 +296,5 @@ def as_axes(axes: Axes | tuple[int, ...]) -> Axes:
     if isinstance(axes, (tuple, list)):
         return Axes(tuple(axes))
     if not isinstance(axes, Axes):
-        raise TypeError(f"axes are a tuple of dimensions or pbwn.Axes; found {axes!r}")
+        raise TypeError(f"axes must be a tuple of dimensions or pbwn.Axes; got {axes!r}")
     return axes

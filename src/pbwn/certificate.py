@@ -98,15 +98,15 @@ class Certificate:
         found = []
         if not self.hooks_in_place:
             found.append(
-                "an optimizer does not call this projection: after detach(), or where the optimizer was copied or is "
-                "gone, call rebind(optimizer)"
+                "not hooked to its optimizer (detached, or the optimizer was copied, pickled or deleted): call "
+                "projection.rebind(optimizer)"
             )
         for name in self.gone:
-            found.append(f"{name}: removed or parametrized after attach: call detach() and attach anew")
+            found.append(f"{name}: removed or parametrized after attach: call detach() and attach again")
         for name in self.unconstrained:
             found.append(
                 f"{name}: trained now, and not constrained because it was not at attach: call projection.detach() and "
-                "pbwn.attach(model, optimizer, ...) anew"
+                "pbwn.attach(model, optimizer, ...) again"
             )
         for weight in self.weights:
             if weight.nonfinite:
@@ -115,12 +115,13 @@ class Certificate:
                 found.append(f"{weight.name}: {_rows(weight.dead)} zero and cannot be projected")
             if not weight.held:
                 found.append(
-                    f"{weight.name}: replaced after attach, or taken from its optimizer: make a new one, and rebind"
+                    f"{weight.name}: replaced after attach, or no longer in its optimizer: make a new optimizer, and "
+                    "call rebind(optimizer)"
                 )
             if not weight.in_model:
                 found.append(
                     f"{weight.name}: its layer is no longer part of the model: see that an optimizer holds the new "
-                    "one's weights, call detach() and attach anew"
+                    "one's weights, call detach() and attach again"
                 )
             if weight.deviation > weight.tolerance and not weight.between_projections:
                 found.append(

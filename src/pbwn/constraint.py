@@ -52,7 +52,7 @@ class UnitNorm:
         object.__setattr__(self, "radius", checked)
 
     def factors(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
-        """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is no number."""
+        """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is not a number."""
         return _quotients(self.length if radii is None else radii, norms)
 
     def deviations(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
@@ -163,7 +163,7 @@ def _shown(radius: Radius) -> str:
 def _length(name: str, length: object, example: str) -> float:
     """A length as Python's own float."""
     if not _is_length(length):
-        raise ValueError(f"{name} is a positive number, such as {example}; found {length!r}")
+        raise ValueError(f"{name} must be a positive number, such as {example}; got {length!r}")
     return float(length)
 
 

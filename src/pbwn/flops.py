@@ -101,7 +101,7 @@ def cost(
     """
     for name, value in (("batch_size", batch_size), ("every", every)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is a whole number from 1 up; found {value!r}")
+            raise ValueError(f"{name} must be a positive integer; got {value!r}")
     selection = chosen(model, selection, frozen="leave" if selection is None else "constrain")
     steps = _step_flops(model, (batch_size, *input_shape), input_dtype)
     weights = tuple(

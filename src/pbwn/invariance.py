@@ -115,7 +115,7 @@ class Invariance:
                 'pretrained model use UnitNorm(radius="initial"), which keeps the norms'
             )
         if any(weight.scale == "layer as a whole" and not weight.per_matrix for weight in constrained):
-            notes.append('note: "layer as a whole": with per="matrix" the projection would be free')
+            notes.append('note: "layer as a whole": with per="matrix" the projection would change nothing')
         if any(weight.scale == "no effect" for weight in self.weights):
             notes.append('note: "no effect": these inputs do not use the weight; nothing is known of its scale')
         return notes
@@ -132,7 +132,7 @@ def _row(weight: WeightScale) -> tuple[str, ...]:
     else:
         free = weight.projection_is_free
         consequences = (
-            "is free" if free else "changes the function",
+            "changes nothing" if free else "changes the function",
             "equals PBWN" if free else "differs",
             "sets the rate" if weight.decay_sets_the_rate else "acts",
         )
@@ -170,7 +170,7 @@ def invariance(
     >>> print(invariance(model, torch.randn(16, 4)))
     weight    layer   shape  its scale         constrained  a projection          PBWN-Riem    weight decay
     --------  ------  -----  ----------------  -----------  --------------------  -----------  -------------
-    0.weight  Linear  8x4    each neuron free  yes          is free               equals PBWN  sets the rate
+    0.weight  Linear  8x4    each neuron free  yes          changes nothing       equals PBWN  sets the rate
     3.weight  Linear  6x8    passes on         yes          changes the function  differs      acts
     5.weight  Linear  2x6    has meaning       no           changes the function  differs      acts
     <BLANKLINE>
@@ -244,7 +244,7 @@ class _Passes:
         output = self._model(*positional, **keyword)
         if self._output is not None:
             output = self._output(output)
-        elif hasattr(output, "items"):  # cached keys and values are no result
+        elif hasattr(output, "items"):  # cached keys and values are not a result
             output = {name: value for name, value in output.items() if name != "past_key_values"}
         # Copies: a model may return a tensor that the next pass writes to.
         return [one.detach().clone() for one in tensors_in(output) if one.is_floating_point() or one.is_complex()]
@@ -395,7 +395,7 @@ def _floor(output: Tensor, weight_dtype: torch.dtype | None = None) -> float:
 
 def _refuse(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
+        raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
     for name, parameter in model.named_parameters():
         if is_lazy(parameter):
             raise ValueError(f"parameter {name!r} is lazy and has no shape yet: call the model once, then ask")

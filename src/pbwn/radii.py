@@ -56,7 +56,7 @@ def measure_radii(
 ) -> dict[str, float | Tensor]:
     """The radius of each weight, by name: a number, or one per neuron where some are their own or free.
 
-    A row that is zero now is free: the first step away from zero would be blown up to the sphere. `stored` has the
+    A row that is zero now is free: the first step away from zero would be scaled up to the sphere. `stored` has the
     tensors that the next step starts from. Where weights are sharded, every process has to call this.
     """
     chosen = chosen_radii(constraint, weights)

@@ -57,7 +57,7 @@ class State:
 def read(state: Mapping[str, Any]) -> State:
     """The state of this or an earlier version."""
     if not isinstance(state, Mapping):
-        raise TypeError(f"a state is what projection.state_dict() gave; found {type(state).__name__}")
+        raise TypeError(f"a state must be what projection.state_dict() returned; got {type(state).__name__}")
     version = state.get("version")
     known = {each.name for each in fields(State)}
     optional = {each.name for each in fields(State) if (each.default, each.default_factory) != (MISSING, MISSING)}
@@ -70,7 +70,7 @@ def read(state: Mapping[str, Any]) -> State:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
     found = State(**{name: state[name] for name in known if name in state})
     if not all(isinstance(count, int) and count >= 0 for count in found.steps):
-        raise ValueError(f"steps are whole numbers from 0 up; found {found.steps}")
+        raise ValueError(f"steps must be integers from 0 up; got {found.steps}")
     return found
 
 
@@ -98,7 +98,7 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
     if saved.constraint != current.constraint:
         raise ValueError(
             f"the state is of the constraint {_words(saved.constraint)}, this projection of "
-            f"{_words(current.constraint)}: attach with the same constraint, or without state= to begin anew"
+            f"{_words(current.constraint)}: attach with the same constraint, or without state= to start over"
         )
     differing = set(saved.weights) ^ set(current.weights)
     if differing:
@@ -116,7 +116,7 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
             )
         radii = saved.radii.get(weight.name)
         if radii is None and saved.constraint.get("radius") == "initial":
-            raise ValueError(f"the state has no radii for {weight.name}: attach without state= to begin anew")
+            raise ValueError(f"the state has no radii for {weight.name}: attach without state= to start over")
         if radii is not None and tuple(radii.shape) != weight.axes.neuron_shape(weight.shape):
             raise ValueError(f"the state has radii of shape {tuple(radii.shape)} for {weight.name}, {weight.shape}")
     settings = [(name, getattr(saved, name), getattr(current, name)) for name in ("every", "gradient", "step")]

@@ -533,8 +533,8 @@ def test_sam_is_followed_through_its_base_optimizer():
         ({"gradient": "natural"}, ValueError, '"ordinary" or "riemannian"; got \'natural\''),
         ({"gradient": "riemannian", "constraint": pbwn.MaxNorm(1.0)}, ValueError, "MaxNorm is a ball"),
         ({"constraint": 1.0}, TypeError, r"pbwn\.UnitNorm"),
-        ({"axes": (0,)}, TypeError, "axes are given by the weight's name"),
-        ({"state": 3}, TypeError, r"what projection\.state_dict\(\) gave; found int"),
+        ({"axes": (0,)}, TypeError, "axes must be given by the weight's name"),
+        ({"state": 3}, TypeError, r"what projection\.state_dict\(\) returned; got int"),
         ({"backend": "fortran"}, ValueError, "got 'fortran'"),
         ({"state": {"steps": [1]}}, ValueError, "not the state of a projection"),
     ],
@@ -765,7 +765,7 @@ def test_an_average_of_the_weights_is_projected_like_the_model():
     projection.project(average)
     torch.testing.assert_close(average.module[0].weight.norm(dim=1), torch.full((8,), 2.0))
     assert torch.equal(average.module[4].weight, head)
-    with pytest.raises(ValueError, match=r"no copy of the model: it has no weight '0\.weight'"):
+    with pytest.raises(ValueError, match=r"not a copy of the model: it has no weight '0\.weight'"):
         projection.project(nn.Linear(3, 3))
 
 
@@ -1147,7 +1147,7 @@ def test_a_projection_that_nobody_keeps_lives_with_the_optimizer():
 @pytest.mark.parametrize("backend", ["torch", "numba"])
 @pytest.mark.parametrize("gradient", ["ordinary", "riemannian"])
 def test_rows_that_are_zero_at_attach_stay_free_and_are_listed(backend, gradient):
-    """As in residual branches that start at zero: a step of 1e-8 would be blown up to the sphere."""
+    """As in residual branches that start at zero: a step of 1e-8 would be scaled up to the sphere."""
     model, optimizer = make(lr=1e-8)
     with torch.no_grad():
         model[2].weight[1:3] = 0
@@ -1326,10 +1326,10 @@ def test_radii_by_pattern_mix_with_initial_ones():
         ({"nowhere": 2.0}, r"radius=\{'nowhere': \.\.\.\} matches no constrained weight: .*'0\.weight'"),
         ({"0": 2.0, "*.weight": 3.0}, r"weight '0\.weight' is given several radii \('0': 2\.0, '\*\.weight': 3\.0\)"),
         ({}, "radius maps patterns of weight names to radii"),
-        ({"0": "large"}, "radius is a positive number"),
+        ({"0": "large"}, "radius must be a positive number"),
         (
             "large",
-            'radius is a positive number, such as 1.0, "initial", "sqrt-fan-in" or a function of the step; '
+            'radius must be a positive number, such as 1.0, "initial", "sqrt-fan-in" or a function of the step; '
             "found 'large'",
         ),
     ],

@@ -117,7 +117,7 @@ def test_the_rows_of_two_neurons_of_a_grouped_transposed_convolution_are_not_mix
         ((-1,), 1, "counted from 0"),
         ((0, 0), 1, "each dimension once"),
         ((0,), 2, "splits dimension 0"),
-        ((1,), 0, "from 1 up"),
+        ((1,), 0, "positive integer"),
     ],
 )
 def test_axes_that_make_no_sense_are_refused(axes, groups, words):
@@ -238,7 +238,7 @@ def test_what_a_registered_output_layer_holds_is_constrained():
 
 @pytest.mark.parametrize("layer", [nn.Module, nn.ParameterList, nn.Sequential])
 def test_what_every_model_may_be_made_of_cannot_be_registered(layer):
-    with pytest.raises(TypeError, match=f"{layer.__name__} is no layer"):
+    with pytest.raises(TypeError, match=f"{layer.__name__} is a container, not a layer"):
         pbwn.register(layer, weight=(0,))
 
 

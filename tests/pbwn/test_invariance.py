@@ -390,7 +390,7 @@ def test_a_model_may_take_dictionaries_and_return_objects():
 def test_the_table_says_what_follows():
     text = str(asked(ZOO["BN"][0], ROWS))
     assert "0.weight  Linear  8x6    each neuron free  yes" in text
-    assert "is free               equals PBWN  sets the rate" in text
+    assert "changes nothing       equals PBWN  sets the rate" in text
     assert "initial projection" not in text
     changed = asked(ZOO["LN"][0], ROWS)
     assert 'radius="initial"' in str(changed)
@@ -441,5 +441,5 @@ def test_bad_input_is_refused_with_what_to_do(make, inputs, message):
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(TypeError, match=r"torch\.nn\.Module; found function"):
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got function"):
         pbwn.invariance(functional.relu, torch.randn(2))

@@ -469,7 +469,7 @@ def test_a_weight_whose_neurons_are_not_those_of_its_radii_is_refused_by_name(ro
     for entry in entries:
         entry.tensor.grad = torch.ones_like(entry.tensor)
     before = entries[1].tensor.detach().clone()
-    with pytest.raises(RuntimeError, match=rf"weight 'first' has neurons of shape \({rows},\).*\(4,\).*attach anew"):
+    with pytest.raises(RuntimeError, match=rf"weight 'first' has neurons of shape \({rows},\).*\(4,\).*attach again"):
         getattr(batch, operation)()
     assert torch.equal(entries[1].tensor, before)
     assert torch.equal(entries[1].tensor.grad, torch.ones(4, 5))

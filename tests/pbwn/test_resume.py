@@ -139,7 +139,7 @@ def test_attaching_a_saved_model_anew_leaves_it_bit_for_bit():
     [
         ({"version": 99}, "version 99; this pbwn reads versions 1 and 2: update pbwn"),
         ({"steps": [1, 2], "projected": [True, True]}, "of 2 optimizers; this projection has 1"),
-        ({"steps": ["one"]}, "steps are whole numbers from 0 up"),
+        ({"steps": ["one"]}, "steps must be integers from 0 up"),
         (
             {"constraint": {"kind": "max-norm", "limit": 3.0}},
             r"max-norm, limit 3.0, this projection of unit-norm, radius 1",

@@ -157,7 +157,7 @@ def test_patterns_name_parameters_and_modules():
         ({"axes": {"experts": pbwn.Axes((1,), groups=3)}}, r"do not split into 3 groups"),
         ({"axes": {"frozen.weight": (0,)}}, r"frozen"),
         ({"axes": {"experts": (0,)}, "skip": ["experts"]}, r"drop one of them"),
-        ({"direction": "sideways"}, r'direction is "incoming" or "outgoing"; found \'sideways\''),
+        ({"direction": "sideways"}, r'direction must be "incoming" or "outgoing"; got \'sideways\''),
         ({"strict": True}, r"strict=True, and 1 weight could not be placed: experts"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_wish_that_cannot_be_met_is_an_error_that_says_why(wishes, words):
 def test_a_bare_string_instead_of_a_list_of_patterns_is_refused():
     with pytest.raises(TypeError, match=r"write skip=\['head'\]"):
         pbwn.select(Everything(), skip="head")
-    with pytest.raises(TypeError, match=r"torch\.nn\.Module; found list"):
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module; got list"):
         pbwn.select([nn.Linear(2, 2)])
 
 
@@ -269,8 +269,8 @@ def test_weights_that_lost_their_rows_are_refused_with_advice():
     [
         ({"output_layer": nn.Linear(2, 2)}, "names of modules"),
         ({"output_layer": [3]}, "names of modules"),
-        ({"skip": None}, "skip is a list of patterns"),
-        ({"also": [0]}, "also is a list of patterns"),
+        ({"skip": None}, "skip must be a list of patterns"),
+        ({"also": [0]}, "also must be a list of patterns"),
     ],
 )
 def test_wishes_of_the_wrong_kind_are_refused(wishes, words):
@@ -613,16 +613,14 @@ def test_a_selection_that_does_not_fit_is_refused(make, options, error, words):
 
 def test_a_selection_is_what_select_returns():
     model = deep()
-    with pytest.raises(TypeError, match=r"selection is what pbwn.select.* found list"):
+    with pytest.raises(TypeError, match=r"selection must be what pbwn.select.* got list"):
         pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), selection=["0"])
     pbwn.attach(  # arguments that say nothing say nothing against it either
         model, torch.optim.SGD(model.parameters(), lr=0.1), selection=pbwn.select(model), only=[], axes={}
     )
 
 
-ALL_ZERO = (
-    "all zero (such as LoRA's B, or a residual branch that starts at zero): a step away from zero would be blown up"
-)
+ALL_ZERO = "all zero (such as LoRA's B, or a residual branch that starts at zero): its first step would be scaled up"
 
 
 def test_a_weight_that_starts_at_zero_is_left_alone_unless_it_is_named():
@@ -793,7 +791,7 @@ def test_the_summary_tells_unknown_from_on_purpose_in_elements_and_percent():
     assert selection.summary == (
         "1 weight constrained (4 neurons, 16 elements, 30 % of the model's parameters)",
         "2 weights left alone because their axes are unknown (24 elements, 44 %)",
-        "3 parameters left alone on purpose (14 elements, 26 %)",
+        "3 other parameters left alone (14 elements, 26 %)",
     )
     assert str(selection).splitlines()[:4] == [*selection.summary, "output layer: 'head' (by its name)"]
     assert repr(selection) == (

@@ -382,7 +382,7 @@ def refuse_radii(weights: Iterable[ConstrainedWeight], radii: Mapping[str, float
             raise RuntimeError(
                 f"weight {weight.name!r} has neurons of shape {dtensor.neuron_shape(weight.tensor, weight.axes)}, and "
                 f"radii of shape {tuple(own.shape)}: it was cut, grown or sharded after attach. Call detach() on the "
-                "projection and attach anew."
+                "projection and attach again."
             )
 
 

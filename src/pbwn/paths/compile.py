@@ -23,7 +23,7 @@ class CompiledPath(FunctionalPath):
         self._step = torch.compile(self._step_all, fullgraph=True, dynamic=False)
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
-        """Multiply the radii that each weight came with by a factor; what is compiled reads them anew."""
+        """Multiply the radii that each weight came with by a factor; the compiled kernels read them each time."""
         super().scale_radii_(factors)
         for entry, (_, _, radii) in zip(self._entries, self._weights, strict=True):
             radii.copy_(entry.row_radii)
@@ -45,7 +45,7 @@ class CompiledPath(FunctionalPath):
 
     def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
         """Apply a step rule to the updates of all weights, and project them."""
-        # A rate as a tensor: one that is a number would be part of the kernel, and compiled anew when it changes.
+        # A rate as a tensor: one that is a number would be part of the kernel, and compiled again when it changes.
         self._step(before, None if rates is None else [torch.as_tensor(rate) for rate in rates])
 
     def _step_all(self, before: Sequence[Tensor], rates: Sequence[Tensor] | None) -> None:

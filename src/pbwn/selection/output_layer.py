@@ -43,7 +43,7 @@ def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, inpu
 
 def _given(model: nn.Module, names: Sequence[str]) -> OutputLayer:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f'output_layer is "auto", None, or the names of modules; found {names!r}')
+        raise TypeError(f'output_layer must be "auto", None, or names of modules; got {names!r}')
     modules = {known: module for known, module in named_modules(model) if known}
     for name in names:
         if name not in modules:
@@ -163,7 +163,7 @@ class _Layers:
         """The layers that the model says to be its output layers, and those with the name of one."""
         asked, getter = self._ask()
         named = self._by_name(asked)
-        if named:  # an embedding is no answer where there is another one
+        if named:  # an embedding is not the answer where there is another one
             asked = [name for name in asked if name in self._layers]
         groups = [(asked, f"from {getter}()"), (named, f"by {_whose(named)}")]
         return [group for group in groups if group[0]]
@@ -286,7 +286,7 @@ class _Layers:
         return None
 
     def _is_encoder(self, path: str) -> bool:
-        """Whether this is an encoder beside a decoder."""
+        """Whether this is an encoder next to a decoder."""
         parent, _, own = path.rpartition(".")
         return "encoder" in own and any("decoder" in child.rpartition(".")[2] for child in self._children[parent])
 

@@ -36,7 +36,7 @@ def chosen(
     if selection is None:
         return without_zeros(select(model, optimizer=optimizer, frozen=frozen, **options), known=zero)
     if not isinstance(selection, Selection):
-        raise TypeError(f"selection is what pbwn.select(model) returned; found {type(selection).__name__}")
+        raise TypeError(f"selection must be what pbwn.select(model) returned; got {type(selection).__name__}")
     for name, option in options.items():
         default = signature(select).parameters[name].default
         if option != default and (option or default):

@@ -52,7 +52,7 @@ ADAPTER = Reason("adapter (also= constrains it)")
 FROZEN = Reason("frozen", untrained=True)
 NOT_HELD = Reason("not in the given optimizers", untrained=True)
 ALL_ZERO = Reason(
-    "all zero (such as LoRA's B, or a residual branch that starts at zero): a step away from zero would be blown up to "
+    "all zero (such as LoRA's B, or a residual branch that starts at zero): its first step would be scaled up to "
     "the sphere (also= constrains it)"
 )
 _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
@@ -135,7 +135,7 @@ def _unknown_axes(named: NamedParameter) -> Reason:
 
 
 def _kind(named: NamedParameter) -> Reason | None:
-    """What a parameter without known axes is, if it is no weight."""
+    """What a parameter without known axes is, if it is not a weight."""
     if isinstance(named.module, ParametrizationList) or _is_recomputed(named.module, named.attribute):
         return Reason("parametrized: the layer's weight is computed from it")
     if isinstance(named.module, _NORMALISATION):

@@ -56,7 +56,7 @@ def select(
             their names, or guessed.
         optimizer: the optimizer that trains the model, or several: weights that none of them holds are left alone.
         only: constrain nothing but what matches, embeddings and output layers too where they match.
-        also: constrain these beside the default choice, such as embeddings.
+        also: constrain these in addition to the default choice, such as embeddings.
         skip: leave these alone.
         axes: neuron axes of weights in custom layers.
         output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
@@ -68,7 +68,7 @@ def select(
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(select(model))
     1 weight constrained (8 neurons, 32 elements, 55 % of the model's parameters)
-    3 parameters left alone on purpose (26 elements, 45 %)
+    3 parameters left alone (26 elements, 45 %)
     output layer: '2' (the last Linear or convolution)
     <BLANKLINE>
     constrained  layer   shape  neurons  fan-in  axes
@@ -82,21 +82,21 @@ def select(
     2.bias      Linear  2      bias
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"the model is a torch.nn.Module; found {type(model).__name__}")
+        raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
     given = [each for value in inputs for each in (value if isinstance(value, (list, tuple)) else [value])]
     if any(hasattr(each, "param_groups") for each in given):
         raise TypeError(
             "after the model come its inputs: pass an optimizer by name, select(model, optimizer=optimizer)"
         )
     if axes is not None and not isinstance(axes, Mapping):
-        raise TypeError(f"axes are given by the weight's name, such as axes={{'experts': (0, 1)}}; found {axes!r}")
+        raise TypeError(f"axes must be given by the weight's name, such as axes={{'experts': (0, 1)}}; got {axes!r}")
     for argument, value, one, other in (
         ("direction", direction, "incoming", "outgoing"),
         ("per", per, "neuron", "matrix"),
         ("frozen", frozen, "leave", "constrain"),
     ):
         if value not in (one, other):
-            raise ValueError(f'{argument} is "{one}" or "{other}"; found {value!r}')
+            raise ValueError(f'{argument} must be "{one}" or "{other}"; got {value!r}')
     choice = Choice(
         only=_patterns("only", only),
         also=_patterns("also", also),
@@ -331,7 +331,7 @@ def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
     if isinstance(patterns, str):
         raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
     if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"{argument} is a list of patterns, such as ['layer1.*']; found {patterns!r}")
+        raise TypeError(f"{argument} must be a list of patterns, such as ['layer1.*']; got {patterns!r}")
     return tuple(patterns)
 
 

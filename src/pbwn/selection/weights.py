@@ -19,7 +19,7 @@ from pbwn.selection.table import Table, fold, folded, percent, plural, shape_tex
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedWeight:
-    """A weight that is kept on its constraint, found anew in its module each time it is needed."""
+    """A weight that is kept on its constraint, looked up in its module each time it is needed."""
 
     name: str
     module: nn.Module
@@ -36,7 +36,7 @@ class ConstrainedWeight:
         if parameter is None:
             raise RuntimeError(
                 f"weight {self.name!r} is gone from its {self.layer}: it was removed or parametrized after attach. "
-                "Call detach() on the projection and attach anew."
+                "Call detach() on the projection and attach again."
             )
         return parameter
 
@@ -109,7 +109,7 @@ class Selection:
         for weight in self.constrained:
             named = found.get(weight.name)
             if named is None or tuple(named.parameter.shape) != weight.shape:
-                raise ValueError(f"this is no copy of the model: it has no weight {weight.name!r} of the same shape")
+                raise ValueError(f"this is not a copy of the model: it has no weight {weight.name!r} of the same shape")
             weights.append(replace(weight, module=named.module, attribute=named.attribute))
         return tuple(weights)
 
@@ -134,7 +134,7 @@ class Selection:
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """What is constrained, what is unknown and what is left alone on purpose, with their shares of the model."""
+        """What is constrained, what is unknown and what else is left alone, with their shares of the model."""
         unknown, sizes = self.unknown, self._sizes()
         rest = len(self.left_alone) - len(unknown)
         shares = [f"{plural(size, 'element')}, {percent(size, sum(sizes))}" for size in sizes]
@@ -146,11 +146,12 @@ class Selection:
             whose = "its" if len(unknown) == 1 else "their"
             lines.append(f"{plural(len(unknown), 'weight')} left alone because {whose} axes are unknown ({shares[1]})")
         if rest:
-            lines.append(f"{plural(rest, 'parameter')} left alone on purpose ({shares[2]})")
+            others = plural(rest, "other parameter" if unknown else "parameter")
+            lines.append(f"{others} left alone ({shares[2]})")
         return tuple(lines)
 
     def _sizes(self) -> tuple[int, int, int]:
-        """The elements that are constrained, those of unknown axes, and those that are left alone on purpose."""
+        """The elements that are constrained, those of unknown axes, and the others that are left alone."""
         unknown = sum(prod(left.shape) for left in self.unknown)
         left_alone = sum(prod(left.shape) for left in self.left_alone)
         return sum(prod(weight.shape) for weight in self.constrained), unknown, left_alone - unknown
