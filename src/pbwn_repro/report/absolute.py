@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import isnan
+from collections.abc import Iterable, Iterator, Mapping
 
 from pbwn_repro.catalog import Column
 from pbwn_repro.catalog.claims import BetterThanQuoted, Claim, Trains, Wider
 from pbwn_repro.metrics import METRICS, Metric
-from pbwn_repro.report.cells import SETTINGS, Cells, by_seed
+from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Outcome, Verdict
-from pbwn_repro.report.statistics import CONFIDENCE, Interval, Values, digits, diverging, finite, mean, paired, span
-
-FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
+from pbwn_repro.report.statistics import (
+    FEW,
+    Compared,
+    Interval,
+    Values,
+    confidences,
+    digits,
+    diverging,
+    mean,
+    paired,
+    span,
+)
 
 
 def against_quoted(claim: Claim, criterion: BetterThanQuoted, cells: Cells) -> Iterator[Verdict]:
@@ -32,26 +40,15 @@ def against_quoted(claim: Claim, criterion: BetterThanQuoted, cells: Cells) -> I
 def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, str, str], number: int) -> Verdict:
     differences = [value - quoted for value in values]
     interval, strict = (
-        paired(differences, confidence) if len(values) > 1 else None
-        for confidence in (CONFIDENCE, 1 - (1 - CONFIDENCE) / number)
+        paired(differences, confidence) if len(values) > 1 else None for confidence in confidences(number)
     )
     outcome, difference = _below_zero(interval), mean(differences)
     amount = f"{digits(abs(difference), interval)} points {'lower' if difference < 0 else 'higher'}"
     limits = span(interval) if interval else "one run: an interval needs two"
     words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
-    return Verdict(
-        *(claim, outcome, words, difference),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        counts=(len(values), len(values)),
-        row=names[0],
-        against=names[1],
-        column=names[2],
-        preliminary=len(values) < FEW,
-        dots=tuple(differences),
-        firm=_below_zero(strict) == outcome,
-        gap=abs(difference),
-    )
+    compared = Compared(difference, interval, (len(values), len(values)), dots=tuple(differences))
+    firm, few = _below_zero(strict) == outcome, len(values) < FEW
+    return Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few, gap=abs(difference))
 
 
 def _below_zero(interval: Interval | None) -> Outcome:
@@ -74,17 +71,12 @@ def trains(claim: Claim, criterion: Trains, cells: Cells) -> Iterator[Verdict]:
             still_open = [value for value, runs in found.items() if not runs]
             title, what = cells.title(row), SETTINGS.get(criterion.name, criterion.name)
             words = f"{title} trains at {len(trained)} of {len(found)} {what}s at {column.title}"
-            words += f", not at {_listed(failed)}" if failed else ""
-            words += f"; not run: {_listed(still_open)}" if still_open else ""
+            words += f", not at {listed(failed)}" if failed else ""
+            words += f"; not run: {listed(still_open)}" if still_open else ""
             outcome: Outcome = "does not hold" if failed else "not enough runs" if still_open else "holds"
-            least = min(len(runs) for runs in found.values())
-            yield Verdict(
-                *(claim, outcome, f"{words}."),
-                counts=(least, least),
-                row=title,
-                column=column.title,
-                preliminary=least < FEW,
-            )
+            least = min(map(len, found.values()))
+            compared = Compared(None, None, (least, least))
+            yield Verdict.on(claim, outcome, f"{words}.", compared, (title, "", column.title), preliminary=least < FEW)
 
 
 def wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
@@ -118,30 +110,22 @@ def _wider(
     what = SETTINGS.get(criterion.name, criterion.name)
     words = (
         f"At {column.title}, {names[0]} is within {criterion.margin:g} {metric.points} of the {metric.lowest} "
-        f"{metric.words} ({best:.3g}) at {_or_none(ours)}, {names[1]} at {_or_none(theirs)}, of the {what}s "
-        f"{_listed(found[pair[0]])}"
+        f"{metric.words} ({best:.3g}) at {listed(ours) or 'none'}, {names[1]} at {listed(theirs) or 'none'}, of the "
+        f"{what}s {listed(found[pair[0]])}{'' if complete else ' (not all of them run)'}."
     )
     outcome: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
     least = min(len(runs) for row in pair for runs in found[row].values())
-    return Verdict(
-        *(claim, outcome if complete else "not enough runs", f"{words}{'' if complete else ' (not all of them run)'}."),
-        difference=float(len(ours) - len(theirs)),
-        counts=(least, least),
-        row=names[0],
-        against=names[1],
-        column=names[2],
-        preliminary=least < FEW,
+    compared = Compared(float(len(ours) - len(theirs)), None, (least, least))
+    return Verdict.on(
+        claim, outcome if complete else "not enough runs", words, compared, names, preliminary=least < FEW
     )
 
 
 def at_settings(cells: Cells, row: str, column: Column, name: str) -> dict[float, Values]:
-    """What the runs of a row in a column gave at each value of what was searched; infinity where one diverged."""
+    """What the runs of a row in a column gave at each value of what was searched, also where there are none."""
     [axis] = [axis for axis in cells.searched if axis.name == name]
-    runs = cells.runs[cells.runs[cells.axis.name].astype(str) == row]
-    for column_axis in cells.column_axes:
-        runs = runs[runs[column_axis.name].astype(str) == column.value]
-    metric = METRICS[column.metric]
-    return {float(value): by_seed(runs[runs[name] == value], metric) for value in sorted(axis.values)}
+    found = cells.tried(row, column.value, name)
+    return {value: found.get(value, {}) for value in sorted(map(float, axis.values))}
 
 
 def best_mean(found: Mapping[str, Mapping[float, Values]], metric: Metric) -> float | None:
@@ -157,13 +141,10 @@ def good_settings(found: Mapping[float, Values], metric: Metric, best: float, ma
     return [
         value
         for value, runs in found.items()
-        if runs and len(finite(runs)) == len(runs) and metric.sign * (mean(list(runs.values())) - best) <= margin
+        if runs and not diverging(runs) and metric.sign * (mean(list(runs.values())) - best) <= margin
     ]
 
 
-def _or_none(values: list[float]) -> str:
-    return _listed(values) or "none"
-
-
-def _listed(values: Mapping[float, object] | list[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values if not isnan(value))
+def listed(values: Iterable[float]) -> str:
+    """Settings in a sentence."""
+    return ", ".join(f"{value:g}" for value in values)

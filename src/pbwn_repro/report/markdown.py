@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from pbwn_repro.catalog import Number
 from pbwn_repro.catalog.relatives import RELATIVES
-from pbwn_repro.report.absolute import FEW
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
     Cell,
@@ -26,7 +25,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.sections import machine
-from pbwn_repro.report.statistics import Interval, digits
+from pbwn_repro.report.statistics import FEW, Interval, digits
 
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "

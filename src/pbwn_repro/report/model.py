@@ -14,7 +14,7 @@ import pandas as pd
 
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale
 from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
-from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.statistics import Compared, Interval
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -175,6 +175,15 @@ class Verdict:
     gap: float | None = None
     beside: str = ""
     paper: Interval | None = None
+
+    @classmethod
+    def on(
+        cls, claim: Claim, outcome: Outcome, sentence: str, compared: Compared, names: tuple[str, str, str], **more: Any
+    ) -> Verdict:
+        """The verdict on a comparison; `names` are the titles of row, what it stands against, and column."""
+        low, high = (compared.interval.low, compared.interval.high) if compared.interval else (None, None)
+        more = {"dots": compared.dots, **more}
+        return cls(claim, outcome, sentence, compared.difference, low, high, compared.counts, *names, **more)
 
     @property
     def meaning(self) -> Meaning:

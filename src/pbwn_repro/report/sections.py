@@ -352,10 +352,7 @@ def _judged(cells: Cells) -> list[Column]:
 
 
 def _difference(cells: Cells, ours: Values, theirs: Values, names: tuple[str, str, str]) -> str:
-    compared = compare(ours, theirs)
-    plain = mean(list(ours.values())) - mean(list(theirs.values()))
-    difference = compared.interval.difference if compared.interval else plain
-    return f"The {difference_in_words(names, compared, cells.metric, difference)}."
+    return f"The {difference_in_words(names, compare(ours, theirs), cells.metric)}."
 
 
 def _good_ranges(cells: Cells) -> list[str]:

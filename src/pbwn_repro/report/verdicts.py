@@ -28,22 +28,24 @@ from pbwn_repro.catalog.claims import (
     Wider,
 )
 from pbwn_repro.metrics import METRICS, Metric
-from pbwn_repro.report.absolute import FEW, against_quoted, trains, wider
+from pbwn_repro.report.absolute import against_quoted, listed, trains, wider
 from pbwn_repro.report.cells import Cells
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import (
-    CONFIDENCE,
     ENOUGH,
+    FEW,
     Compared,
     Interval,
     Moments,
     Values,
     compare,
+    confidences,
     contrast,
     digits,
     diverging,
     finite,
     mean,
+    runs,
     shared,
     span,
 )
@@ -117,35 +119,23 @@ def _compare(
     claim: Claim, criterion: Comparison, row: str, against: str, column: Column, cells: Cells, number: int
 ) -> Verdict:
     ours, theirs = cells.values(row, column), cells.values(against, column)
-    compared = compare(ours, theirs)
+    compared, strict = (compare(ours, theirs, confidence) for confidence in confidences(number))
     level, metric = level_of(ours, theirs), METRICS[column.metric]
-    difference = compared.interval.difference if compared.interval else None
-    if compared.interval is None and ours and theirs:
-        difference = mean(list(ours.values())) - mean(list(theirs.values()))
     outcome = decide(criterion, compared.interval, compared.counts, level, metric)
-    names = (cells.title(row), cells.title(against), column.title)
-    words = _sentence(criterion, names, compared, outcome, difference, level, metric)
-    strict = compare(ours, theirs, 1 - (1 - CONFIDENCE) / number)
     firm = decide(criterion, strict.interval, compared.counts, level, metric) == outcome
+    names = (cells.title(row), cells.title(against), column.title)
+    words = _sentence(criterion, names, compared, outcome, level, metric)
     tried = [chosen.tried if (chosen := cells.at(key, column)) else frozenset() for key in (row, against)]
     searched = not cells.stated_value or column.value != cells.stated_value  # the paper's own setting is not
     outcome, caution = _with_search(criterion, outcome, *tried)
     # A loss that diverges is no argument against a claim that it rises.
     spoken_for = {Higher: (), Alike: (row, against)}.get(type(criterion), (row,))
     outcome, lost, is_lost = _with_losses(outcome, [(row, column), (against, column)], spoken_for, cells)
-    interval = compared.interval
-    return Verdict(
-        *(claim, outcome, words + caution + lost, difference),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        counts=compared.counts,
-        row=names[0],
-        against=names[1],
-        column=names[2],
+    return Verdict.on(
+        *(claim, outcome, words + caution + lost, compared, names),
         firm=firm or is_lost,
         preliminary=min(compared.counts) < FEW or (searched and min(map(len, tried)) < cells.possible),
-        dots=compared.dots,
-        gap=_gap(criterion, difference, level),
+        gap=_gap(criterion, compared.difference, level),
         beside=_beside(criterion, row, against, column, cells),
         paper=compare_numbers(*(cells.number(key, column) for key in (row, against))),
     )
@@ -276,7 +266,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         return replace(undecided(claim, words), row=title, against=against)
     corners = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
     later, earlier = (_gains(cells, row, criterion.than, column) for column in (last, first))
-    compared, strict = (compare(later, earlier, confidence) for confidence in _confidences(len(criterion.rows)))
+    compared, strict = (compare(later, earlier, confidence) for confidence in confidences(len(criterion.rows)))
     place = f"{first.title} to {last.title}"
     interval, counts = compared.interval, compared.counts
     if interval is None:
@@ -295,12 +285,10 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
     found = one_sided(interval, counts, lower=False)
     firm = strict.interval is not None and one_sided(strict.interval, counts, lower=False) == found
     outcome, lost, is_lost = _with_losses(found, corners, (row,), cells)
-    return Verdict(
-        *(claim, outcome, words + lost, interval.difference, interval.low, interval.high, counts),
-        *(title, against, place),
+    return Verdict.on(
+        *(claim, outcome, words + lost, compared, (title, against, place)),
         firm=firm or is_lost,
         preliminary=min(counts) < FEW,
-        dots=compared.dots,
         gap=abs(interval.difference),
         paper=_paper_growth(corners, cells),
     )
@@ -361,7 +349,6 @@ class _Duel:
     compared: Compared
     lost: tuple[int, int]
     advantage: tuple[float, float]  # of the rival: the share of runs that it loses less, and by how much it is lower
-    difference: float | None = None
     firm: bool = True
 
 
@@ -376,9 +363,9 @@ def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterat
             continue
         title = cells.title(row)
         metric = cells.metric
-        words = f"{title} has the {metric.lowest} {metric.words} at {search.best:g}, of {_listed(search.tried)}"
+        words = f"{title} has the {metric.lowest} {metric.words} at {search.best:g}, of {listed(search.tried)}"
         if search.open:
-            words += f". Not finished: {_listed(search.open)}."
+            words += f". Not finished: {listed(search.open)}."
             yield replace(undecided(claim, words), row=title)
             continue
         stated = search.tried[criterion.value]
@@ -386,18 +373,13 @@ def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterat
         number = len(rivals) * len(criterion.rows)
         duels = [_duel(stated, values, rival, metric, number) for rival, values in rivals.items()]
         hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.advantage))
-        interval = hardest.compared.interval
-        yield Verdict(
-            *(claim, hardest.outcome, f"{words}: {_duel_in_words(hardest, criterion.value)}.", hardest.difference),
-            low=interval.low if interval else None,
-            high=interval.high if interval else None,
-            counts=hardest.compared.counts,
-            row=title,
-            column=f"{criterion.value:g} against {hardest.rival:g}",
+        compared = hardest.compared
+        yield Verdict.on(
+            *(claim, hardest.outcome, f"{words}: {_duel_in_words(hardest, criterion.value)}.", compared),
+            (title, "", f"{criterion.value:g} against {hardest.rival:g}"),
             firm=hardest.firm,
-            preliminary=min(hardest.compared.counts) < FEW,
-            dots=hardest.compared.dots,
-            gap=None if hardest.difference is None else abs(hardest.difference),
+            preliminary=min(compared.counts) < FEW,
+            gap=None if compared.difference is None else abs(compared.difference),
         )
 
 
@@ -405,56 +387,56 @@ def _duel(stated: Values, other: Values, rival: float, metric: Metric, number: i
     """Fewer runs that diverge win; where their shares are the same, the others are compared."""
     lost = (len(stated) - len(finite(stated)), len(other) - len(finite(other)))
     spared = diverging(stated) - diverging(other)
-    none = Compared(None, "", (len(stated), len(other)))
+    none = Compared(None, None, (len(stated), len(other)))
     if spared != 0:
         outcome: Outcome = "holds" if spared < 0 else "does not hold"
         return _Duel(rival, outcome if min(none.counts) > 1 else "not enough runs", none, lost, (spared, 0.0))
     stated, other = finite(stated), finite(other)
     if not stated:
         return _Duel(rival, "not enough runs", none, lost, (0.0, -inf))
-    compared, strict = (compare(stated, other, confidence) for confidence in _confidences(number))
+    compared, strict = (compare(stated, other, confidence) for confidence in confidences(number))
     if compared.interval is None or strict.interval is None:
         ours, theirs = shared(stated, other), shared(other, stated)
-        difference = mean(ours) - mean(theirs)
-        few = Compared(None, "", (len(ours), len(theirs)))
-        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * difference), difference)
+        few = Compared(mean(ours) - mean(theirs), None, (len(ours), len(theirs)))
+        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * (mean(ours) - mean(theirs))))
     outcome = one_sided(compared.interval, compared.counts, lower=metric.lower_is_better)
     firm = one_sided(strict.interval, strict.counts, lower=metric.lower_is_better) == outcome
-    difference = compared.interval.difference
-    return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * difference), difference, firm)
+    return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * compared.interval.difference), firm)
 
 
 def _duel_in_words(duel: _Duel, stated: float) -> str:
-    if duel.difference is None:
-        one, other = duel.compared.counts
+    compared, interval = duel.compared, duel.compared.interval
+    if compared.difference is None:
+        one, other = compared.counts
         return f"{duel.lost[0]} of {one} runs at {stated:g} and {duel.lost[1]} of {other} at {duel.rival:g} diverged"
-    amount = f"{digits(abs(duel.difference), duel.compared.interval)} {'lower' if duel.difference < 0 else 'higher'}"
-    found = f"at {stated:g} it is {amount} than at {duel.rival:g}"
-    if duel.compared.interval is None:
-        return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
-    if duel.compared.interval.contains_zero:
+    found = f"at {stated:g} it is {_amount(compared.difference, interval)} than at {duel.rival:g}"
+    if interval is not None and interval.contains_zero:
         found = f"no significant difference, {found}"
-    why = f": {NO_SPREAD}" if says_nothing(duel.compared.interval, duel.compared.counts) else ""
-    return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}){why}"
-
-
-def _confidences(number: int) -> tuple[float, float]:
-    """That of an interval that is shown, and that among so many comparisons."""
-    return CONFIDENCE, 1 - (1 - CONFIDENCE) / number
+    why = f": {NO_SPREAD}" if interval and says_nothing(interval, compared.counts) else ""
+    return f"{found}{_basis(compared)}{why}"
 
 
 # --- words
 
 
-def difference_in_words(names: tuple[str, str, str], compared: Compared, metric: Metric, difference: float) -> str:
+def difference_in_words(names: tuple[str, str, str], compared: Compared, metric: Metric) -> str:
     """By how much one row is above or below another, without a full stop and without a verdict."""
     row, against, column = names
-    unit = f" {metric.points}" if metric.points else ""
-    amount = f"{digits(abs(difference), compared.interval)}{unit} {'lower' if difference < 0 else 'higher'}"
-    found = f"{metric.words} of {row} is {amount} than that of {against}{f' at {column}' if column else ''}"
+    assert compared.difference is not None, "there are runs on both sides"
+    amount = _amount(compared.difference, compared.interval, metric.points)
+    place = f" at {column}" if column else ""
+    return f"{metric.words} of {row} is {amount} than that of {against}{place}{_basis(compared)}"
+
+
+def _amount(difference: float, interval: Interval | None, unit: str = "") -> str:
+    words = [digits(abs(difference), interval), unit, "lower" if difference < 0 else "higher"]
+    return " ".join(filter(None, words))
+
+
+def _basis(compared: Compared) -> str:
     if compared.interval is None:
-        return f"{found}, but with {runs(compared.counts)}: an interval needs two a side"
-    return f"{found} ({span(compared.interval)}; {compared.kind})"
+        return f", but with {runs(compared.counts)}: an interval needs two a side"
+    return f" ({span(compared.interval)}; {compared.kind})"
 
 
 def _sentence(
@@ -462,16 +444,15 @@ def _sentence(
     names: tuple[str, str, str],
     compared: Compared,
     outcome: Outcome,
-    difference: float | None,
     level: float,
     metric: Metric,
 ) -> str:
     """One comparison in a sentence; `names` are row, the row it stands against, and the column."""
-    if difference is None:
+    if compared.difference is None:
         row, against, column = names
         place = f" at {column}" if column else ""
         return f"{row} against {against}{place}: {runs(compared.counts)}, nothing to compare."
-    found = difference_in_words(names, compared, metric, difference)
+    found = difference_in_words(names, compared, metric)
     if compared.interval is None:
         return f"The {found}."
     if says_nothing(compared.interval, compared.counts):
@@ -485,15 +466,3 @@ def _sentence(
         "not enough runs": f"neither within the margin of {margin} nor beyond it",
     }[outcome]
     return f"The {found}: {ending}."
-
-
-def runs(counts: tuple[int, int]) -> str:
-    """How many runs stand on each side."""
-    one, other = counts
-    if one == other:
-        return "one run each" if one == 1 else f"{one} runs each"
-    return f"{one} and {other} runs"
-
-
-def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
