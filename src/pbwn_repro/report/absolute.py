@@ -123,9 +123,8 @@ def _wider(
 
 def at_settings(cells: Cells, row: str, column: Column, name: str) -> dict[float, Values]:
     """What the runs of a row in a column gave at each value of what was searched, also where there are none."""
-    [axis] = [axis for axis in cells.searched if axis.name == name]
     found = cells.tried(row, column.value, name)
-    return {value: found.get(value, {}) for value in sorted(map(float, axis.values))}
+    return {value: found.get(value, {}) for value in sorted(cells.to_try(name))}
 
 
 def best_mean(found: Mapping[str, Mapping[float, Values]], metric: Metric) -> float | None:

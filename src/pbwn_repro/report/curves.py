@@ -37,8 +37,7 @@ def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
             found += _search(cells, prefix, place, value)
     if in_one_frame:
         found += _search_of_all_columns(cells, prefix)
-    at_the_papers = cells.at_the_papers_setting
-    rows = [(row, at_the_papers[row.key]) for row in cells.curve_rows if row.key in at_the_papers]
+    rows = [(row, cells.stated[row.key].runs) for row in cells.curve_rows if row.key in cells.stated]
     place = f"at the paper's {cells.stated_value}"
     return (*found, *(_over_time(prefix, place, rows, cells, judged)[:1] if rows else ()))
 

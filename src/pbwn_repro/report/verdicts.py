@@ -358,18 +358,18 @@ _AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  #
 def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterator[Verdict]:
     """Whether the stated setting is better than each other that was searched; shown is the one that comes closest."""
     for row in criterion.rows:
-        search = cells.search(row, criterion.name)
-        if search is None:
+        tried = cells.tried(row, "", criterion.name)
+        if not tried:
             continue
-        title = cells.title(row)
-        metric = cells.metric
-        words = f"{title} has the {metric.lowest} {metric.words} at {search.best:g}, of {listed(search.tried)}"
-        if search.open:
-            words += f". Not finished: {listed(search.open)}."
+        title, metric = cells.title(row), cells.metric
+        best = cells.chosen[row, ""].setting[criterion.name]
+        words = f"{title} has the {metric.lowest} {metric.words} at {best:g}, of {listed(tried)}"
+        if still_open := [value for value in cells.to_try(criterion.name) if value not in tried]:
+            words += f". Not finished: {listed(still_open)}."
             yield replace(undecided(claim, words), row=title)
             continue
-        stated = search.tried[criterion.value]
-        rivals = {rival: values for rival, values in search.tried.items() if rival != criterion.value}
+        stated = tried[criterion.value]
+        rivals = {rival: values for rival, values in tried.items() if rival != criterion.value}
         number = len(rivals) * len(criterion.rows)
         duels = [_duel(stated, values, rival, metric, number) for rival, values in rivals.items()]
         hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.advantage))
