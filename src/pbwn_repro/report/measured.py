@@ -19,7 +19,7 @@ from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs, Within
 from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
-from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
+from pbwn_repro.report.runs import COLUMNS, DamageError, folders_in, read_environment, read_json
 from pbwn_repro.report.statistics import Interval, compare, deviation, digits, mean, paired, span
 from pbwn_repro.report.verdicts import one_sided, undecided
 
@@ -68,8 +68,8 @@ def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tu
 def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
     if not (path / "result.json").exists():
         verdicts = tuple(undecided(claim, "The measurement is not finished.") for claim in artefact.claims)
-        notes = ("The measurement is not finished.",)
-        return Section(artefact, scale, pd.DataFrame(), verdicts=verdicts, notes=notes, unfinished=(path,))
+        begun = pd.DataFrame([{"path": path, "state": "unfinished"}], columns=COLUMNS)
+        return Section(artefact, scale, begun, verdicts=verdicts, notes=("The measurement is not finished.",))
     result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
     show: Callable[[MeasuredArtefact, str, Result], _Shown] = {
         "conditioning": _spectra,
@@ -82,7 +82,7 @@ def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamageError(f"result.json is not what the measurement writes ({error!r})") from None
     return Section(
-        *(artefact, scale, pd.DataFrame()),
+        *(artefact, scale),
         table=shown.table,
         plots=shown.plots,
         verdicts=shown.verdicts,

@@ -12,8 +12,10 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
+from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.report.statistics import Compared, Interval
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
@@ -234,8 +236,8 @@ class Section:
 
     Args:
         scale: empty for own experiments, which have none.
+        begun: its rows of the table of runs, whatever their state.
         variant: empty for the artefact itself.
-        runs: the finished ones, as rows of the table of runs; `ended` has those that diverged too.
         missing: what the scale's protocol still needs.
         compared: comparisons without a verdict, a sentence each.
         landscapes: figure 1's result, surfaces and all.
@@ -245,7 +247,7 @@ class Section:
 
     artefact: Artefact
     scale: Scale | Literal[""]
-    runs: pd.DataFrame
+    begun: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))
     variant: Mapping[str, Any] = field(default_factory=dict)
     table: Table | None = None
     plots: tuple[Plot, ...] = ()
@@ -254,12 +256,34 @@ class Section:
     notes: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
     landscapes: Mapping[str, Any] | None = None
-    unfinished: tuple[Path, ...] = ()
-    diverged: tuple[Path, ...] = ()
     environments: tuple[Mapping[str, Any], ...] = ()
     measurement: Path | None = None
     remarks: tuple[str, ...] = ()
-    ended: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The finished runs."""
+        return self.begun[self.begun.state == "done"]
+
+    @property
+    def ended(self) -> pd.DataFrame:
+        """The runs that are finished or diverged."""
+        return self.begun[self.begun.state != "unfinished"]
+
+    @property
+    def diverged(self) -> tuple[Path, ...]:
+        """The folders of the runs that diverged."""
+        return tuple(self.begun[self.begun.state == "diverged"].path)
+
+    @property
+    def unfinished(self) -> tuple[Path, ...]:
+        """The folders of what was begun and has not ended."""
+        return tuple(self.begun[self.begun.state == "unfinished"].path)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """What differs between its runs."""
+        return self.artefact.axes(self.scale or "paper") if isinstance(self.artefact, TrainedArtefact) else ()
 
     @property
     def is_of_the_paper(self) -> bool:

@@ -31,10 +31,10 @@ from pbwn_repro.runs.folder import RunFolder, is_version_1
 from pbwn_repro.tasks import metric_of
 
 OWN = "train"  # the home of runs that belong to no artefact
-COLUMNS = (
+COLUMNS = [
     *("path", "home", "scale", "state", "seed", "config", "environment", "result", "history", "identity"),
     *METRICS,
-)
+]
 _COUNTS = ("best_step", "steps", "skipped_steps")
 _MOST_STEPS = 10**9
 _OTHERS = ("run", "deviation", "deviation_exported", "parameters", "constrained_weights")
@@ -111,7 +111,7 @@ def read_runs(root: Path) -> tuple[pd.DataFrame, dict[Path, str]]:
             rows.append({"path": path, "home": home, "scale": scale, **_read_run(path)})
         except DamageError as error:
             left_out[path] = str(error)
-    return pd.DataFrame(rows, columns=list(COLUMNS)), left_out
+    return pd.DataFrame(rows, columns=COLUMNS), left_out
 
 
 def folders_in(place: Path) -> list[Path]:

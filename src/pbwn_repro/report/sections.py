@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -85,7 +85,7 @@ def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> lis
         labels = dict(zip(names, values, strict=True))
         variant = {axis.name: labels[axis.name] for axis in variants if labels[axis.name] != axis.values[0]}
         cells = Cells(artefact, scale, groups[values])
-        section = _section(cells, groups[values], scale, variant)
+        section = _section(cells, scale, variant)
         if artefact.name == RELATIVES.name and section.table:
             section = replace(section, table=with_ranges(section.table, cells))
         missing = tuple(_missing(artefact, scale, groups[values], labels))
@@ -94,17 +94,14 @@ def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> lis
     return sections
 
 
-def _section(cells: Cells, runs: pd.DataFrame, scale: Scale | Literal[""], variant: Mapping[str, Any]) -> Section:
-    done = runs[runs.state == "done"]
-    section = Section(
-        *(cells.artefact, scale, done, variant, cells.table()),
-        notes=(*_searched(cells), *_diverged(cells, runs), *_skipped(done)),
-        unfinished=tuple(runs[runs.state == "unfinished"].path),
-        diverged=tuple(runs[runs.state == "diverged"].path),
-        ended=runs[runs.state != "unfinished"],
-        environments=tuple({repr(each): each for each in done.environment}.values()),
+def _section(cells: Cells, scale: Scale | Literal[""], variant: Mapping[str, Any]) -> Section:
+    section = Section(cells.artefact, scale, cells.runs, variant, cells.table())
+    return replace(
+        section,
+        plots=plots_of(cells, section.anchor),
+        notes=(*_searched(cells), *_diverged(cells), *_skipped(section.runs)),
+        environments=tuple({repr(each): each for each in section.runs.environment}.values()),
     )
-    return replace(section, plots=plots_of(cells, section.anchor))
 
 
 def _missing(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame, variant: Mapping[str, Any]) -> Iterable[Plan]:
@@ -135,17 +132,16 @@ def _remarks(root: Path, section: Section) -> tuple[str, ...]:
 def _notes(section: Section) -> tuple[str, ...]:
     """What the section has to say itself, its scale, what is missing, data, versions and machines."""
     found = list(section.notes)
-    configs = list(section.runs.config) if len(section.runs) else []
     if section.is_reproduced and isinstance(section.artefact, TrainedArtefact):
         found.append(_SCALES[section.scale])
     if section.scale == "short":
-        found += _lengths(configs)
+        found += _lengths(section.runs.config)
     if section.variant:
         found.append(f"Variant: {', '.join(f'{name} = {value}' for name, value in section.variant.items())}.")
     if count := len(section.missing):
         found.append(f"{count} {'run of' if count == 1 else 'runs of'} this scale's protocol {_are(count)} missing.")
     found += _counted(section)
-    found += _data(section, configs)
+    found += _data(section)
     return (*found, *_versions(section), *_machines(section.environments))
 
 
@@ -157,11 +153,11 @@ def _searched(cells: Cells) -> list[str]:
     return [f"The search is not complete: of the cells that have runs, one has {least} of {cells.possible} settings."]
 
 
-def _diverged(cells: Cells, runs: pd.DataFrame) -> list[str]:
+def _diverged(cells: Cells) -> list[str]:
     """Which runs diverged, by what they have in common but the seed."""
     axes = [axis.name for axis in (cells.axis, *cells.column_axes, *cells.searched)]
     found = []
-    for values, lost in runs[runs.state == "diverged"].groupby(axes, sort=False):
+    for values, lost in cells.runs[cells.runs.state == "diverged"].groupby(axes, sort=False):
         place = "".join(f", {name} = {value}" for name, value in zip(axes[1:], values[1:], strict=True))
         found.append(f"Diverged: {cells.title(str(values[0]))}{place}, seeds {', '.join(map(str, sorted(lost.seed)))}.")
     return found
@@ -175,7 +171,7 @@ def _counted(section: Section) -> list[str]:
     return [f"{count} comparisons with the claims: of twenty that compare equals, one is expected to differ by chance."]
 
 
-def _lengths(configs: Sequence[RunConfig]) -> list[str]:
+def _lengths(configs: Iterable[RunConfig]) -> list[str]:
     """How long the runs are, and where their rates drop."""
     found = {_length(config) for config in configs}
     return [f"Each run: {each}." for each in found] if len(found) == 1 else []
@@ -190,8 +186,8 @@ def _length(config: RunConfig) -> str:
     return f"{length}, the rate drops at {places}" if drops else length
 
 
-def _data(section: Section, configs: Sequence[RunConfig]) -> list[str]:
-    names = {config.data.name for config in configs}
+def _data(section: Section) -> list[str]:
+    names = {config.data.name for config in section.runs.config}
     data = [environment.get("data", {}) for environment in section.environments]
     origins = sorted({f"{each['name']} from {each['origin']}" for each in data if each.get("origin")})
     found = []
@@ -292,13 +288,12 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
         metric=metric.name,
     )
     cells = Cells(artefact, "paper", runs)
-    section = _section(cells, runs, "", {})
-    notes = (*section.notes, *_data(section, list(section.runs.config)), *_versions(section))
+    section = _section(cells, "", {})
     return replace(
         section,
         plots=tuple(replace(plot, main=plot.name.endswith("-search")) for plot in section.plots),
         compared=(*_differences(cells), *_against_themselves(cells), *_good_ranges(cells)),
-        notes=(*notes, *_machines(section.environments)),
+        notes=(*section.notes, *_data(section), *_versions(section), *_machines(section.environments)),
     )
 
 
