@@ -18,7 +18,7 @@ from pbwn_repro.config import Data, RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.metrics import FINAL_LOSS, METRICS, Metric
 from pbwn_repro.report.model import Cell, Row, Summary, Table
-from pbwn_repro.report.statistics import Values, deviation, diverging, finite, mean, shared
+from pbwn_repro.report.statistics import Values, diverging, finite, mean, shared
 from pbwn_repro.tasks import metric_of
 
 SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
@@ -43,9 +43,7 @@ class Chosen:
 
     def summary(self, metric: str) -> Summary:
         """All runs in one."""
-        values = tuple(self.values(metric).values())
-        middle = mean(values) if values else math.nan
-        return Summary(values, middle, deviation(values), self.setting, self.diverged)
+        return Summary.of(list(self.values(metric).values()), self.setting, self.diverged)
 
 
 def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tuple[pd.DataFrame, dict[Path, str]]:

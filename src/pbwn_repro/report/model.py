@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
@@ -16,7 +17,7 @@ from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number,
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
 from pbwn_repro.report.runs import COLUMNS
-from pbwn_repro.report.statistics import Compared, Interval
+from pbwn_repro.report.statistics import Compared, Interval, deviation, mean
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -71,6 +72,11 @@ class Summary:
     deviation: float | None  # the sample's standard deviation; None for a single run
     chosen: Mapping[str, Any] = field(default_factory=dict)
     diverged: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float], chosen: Mapping[str, Any] | None = None, diverged: int = 0) -> Summary:
+        """All values in one."""
+        return cls(tuple(values), mean(values) if values else nan, deviation(values), chosen or {}, diverged)
 
     @property
     def count(self) -> int:
