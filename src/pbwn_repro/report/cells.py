@@ -124,8 +124,7 @@ def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Ch
     """
     ended = runs[runs.state != "unfinished"]
     names = [axis.name for axis in searched]
-    # In the order of the plans: of equal ones the first.
-    settings = dict(iter(ended.groupby(names, sort=False))) if names else {(): ended} if len(ended) else {}
+    settings = groups(ended, names)  # in the order of the plans: of equal ones the first
     if not settings:
         return None
     values = {setting: by_seed(found, metric) for setting, found in settings.items()}
@@ -135,6 +134,13 @@ def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Ch
 
     best = max(settings, key=wins)
     return Chosen(dict(zip(names, best, strict=True)), settings[best], frozenset(settings))
+
+
+def groups(runs: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
+    """The runs by what these columns hold, in the order of the first of each; all together where none is named."""
+    if runs.empty:
+        return {}
+    return dict(iter(runs.groupby(names, sort=False))) if names else {(): runs}
 
 
 def _is_better(ours: Values, theirs: Values, metric: Metric) -> bool:

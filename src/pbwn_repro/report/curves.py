@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -160,7 +160,7 @@ def _losses(history: History) -> Points:
     return [(float(step), loss) for step, loss in history.losses]
 
 
-def _evaluations(history: History, field: str) -> Points:
+def _evaluations(history: History, field: str) -> list[tuple[float, Any]]:
     return [(line["epoch"], line[field]) for line in history.evaluations if line.get(field) is not None]
 
 
@@ -190,20 +190,14 @@ def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
 
 
 def _norms(row: Row, histories: Sequence[History]) -> Curve | None:
-    lines = [[line for line in history.evaluations if "weight_norms" in line] for history in histories]
-
-    def quartile(position: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        x, values = _aligned([_points(each, position) for each in lines if each])
-        return x, tuple(mean(each) for each in values)
-
-    if not any(lines):
+    """The mean of the medians, between those of the quartiles."""
+    found = [_evaluations(history, "weight_norms") for history in histories]
+    lines = [line for line in found if line]
+    if not lines:
         return None
-    x, median = quartile(2)
-    return Curve(row, x, median, quartile(1)[1], quartile(3)[1], len(histories))
-
-
-def _points(lines: Iterable[Mapping[str, Any]], position: int) -> Points:
-    return [(line["epoch"], line["weight_norms"][position]) for line in lines]
+    quartiles = [_aligned([[(x, norms[part]) for x, norms in line] for line in lines]) for part in (1, 2, 3)]
+    low, median, high = (tuple(map(mean, values)) for _, values in quartiles)
+    return Curve(row, quartiles[1][0], median, low, high, len(histories))
 
 
 def _aligned(lines: Sequence[Points]) -> tuple[tuple[float, ...], list[list[float]]]:

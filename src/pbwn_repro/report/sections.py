@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,7 +20,7 @@ from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import title
 from pbwn_repro.metrics import Metric
-from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, labelled
+from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, groups, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
@@ -75,20 +76,18 @@ def _has_own_runs(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -
 def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Section]:
     """A section for the artefact itself, if it has runs, and one for each of its variants that has."""
     variants = [axis for axis in artefact.axes(scale) if axis.role == "variant"]
-    names = [axis.name for axis in variants]
-    groups = dict(iter(runs.groupby(names, sort=False))) if names and len(runs) else {(): runs} if len(runs) else {}
-    ordered = sorted(
-        groups, key=lambda values: [axis.values.index(v) for axis, v in zip(variants, values, strict=True)]
-    )
+    found = groups(runs, [axis.name for axis in variants])
     sections = []
-    for values in ordered:
-        labels = dict(zip(names, values, strict=True))
+    for values in itertools.product(*(axis.values for axis in variants)):  # the artefact itself comes first
+        if values not in found:
+            continue
+        labels = {axis.name: value for axis, value in zip(variants, values, strict=True)}
         variant = {axis.name: labels[axis.name] for axis in variants if labels[axis.name] != axis.values[0]}
-        cells = Cells(artefact, scale, groups[values])
+        cells = Cells(artefact, scale, found[values])
         section = _section(cells, scale, variant)
         if artefact.name == RELATIVES.name and section.table:
             section = replace(section, table=with_ranges(section.table, cells))
-        missing = tuple(_missing(artefact, scale, groups[values], labels))
+        missing = tuple(_missing(artefact, scale, cells.runs, labels))
         told = tuple(sentence for each in artefact.compared for sentence in _COMPARED[each](cells))
         sections.append(replace(section, verdicts=verdicts(cells), missing=missing, compared=told))
     return sections

@@ -8,10 +8,11 @@ Holm's and the only one that matters for whether any speaks against it).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import inf, isclose, nan
+from typing import Any
 
 from pbwn_repro.catalog import Column, Number
 from pbwn_repro.catalog.claims import (
@@ -59,7 +60,8 @@ def verdicts(cells: Cells) -> tuple[Verdict, ...]:
     """The verdicts on all claims that the paper makes of an artefact; at least one for each."""
     found: list[Verdict] = []
     for claim in cells.artefact.claims:
-        found += list(_on(claim, cells)) or [undecided(claim, "No runs to decide this yet.")]
+        compared = _DECIDED_BY[type(claim.criterion)](claim, claim.criterion, cells)
+        found += list(compared) or [undecided(claim, "No runs to decide this yet.")]
     return tuple(found)
 
 
@@ -68,34 +70,15 @@ def undecided(claim: Claim, why: str) -> Verdict:
     return Verdict(claim, "not enough runs", why)
 
 
-def _on(claim: Claim, cells: Cells) -> Iterator[Verdict]:
-    criterion = claim.criterion
-    if isinstance(criterion, Better | Higher | NotWorse):
-        pairs = [(row, against) for row in criterion.rows for against in criterion.than]
-        yield from _comparisons(claim, criterion, pairs, cells)
-    elif isinstance(criterion, Alike):
-        yield from _comparisons(claim, criterion, list(combinations(criterion.rows, 2)), cells)
-    elif isinstance(criterion, Grows):
-        yield from _growth(claim, criterion, cells)
-    elif isinstance(criterion, MostlyBest):
-        yield from _tally(claim, criterion, cells)
-    elif isinstance(criterion, BestSetting):
-        yield from _best_settings(claim, criterion, cells)
-    elif isinstance(criterion, BetterThanQuoted):
-        yield from against_quoted(claim, criterion, cells)
-    elif isinstance(criterion, Trains):
-        yield from trains(claim, criterion, cells)
-    elif isinstance(criterion, Wider):
-        yield from wider(claim, criterion, cells)
-
-
 # --- comparisons of two cells
 
 
-def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], cells: Cells) -> Iterator[Verdict]:
+def _comparisons(claim: Claim, criterion: Comparison, cells: Cells) -> Iterator[Verdict]:
     """A verdict for each pair in each column that has runs, and one for all columns that have none."""
+    alike = isinstance(criterion, Alike)
+    pairs = [*(combinations(criterion.rows, 2) if alike else product(criterion.rows, criterion.than))]
     rows = {row for pair in pairs for row in pair}
-    columns = cells.columns_for(criterion.metric, at_one_setting=isinstance(criterion, Alike))
+    columns = cells.columns_for(criterion.metric, at_one_setting=alike)
     begun = [column for column in columns if any(cells.at(row, column) for row in rows)]
     number = len(begun) * len(pairs)
     compared = (_compare(claim, criterion, *pair, column, cells, number) for column in begun for pair in pairs)
@@ -466,3 +449,14 @@ def _sentence(
         "not enough runs": f"neither within the margin of {margin} nor beyond it",
     }[outcome]
     return f"The {found}: {ending}."
+
+
+_DECIDED_BY: Mapping[type, Callable[[Claim, Any, Cells], Iterator[Verdict]]] = {
+    **dict.fromkeys((Better, Higher, NotWorse, Alike), _comparisons),
+    Grows: _growth,
+    MostlyBest: _tally,
+    BestSetting: _best_settings,
+    BetterThanQuoted: against_quoted,
+    Trains: trains,
+    Wider: wider,
+}
