@@ -236,6 +236,11 @@ class Cells:
         best = {value: choose(runs[runs[name] == value], others, self.metric) for value in self.to_try(name)}
         return {value: by_seed(chosen.runs, self.metric) for value, chosen in best.items() if chosen}
 
+    def at_settings(self, row: str, column: Column, name: str) -> dict[float, Values]:
+        """What a cell's runs gave at each value of a searched axis, ascending, also where there are none."""
+        found = self.tried(row, column.value, name)
+        return {value: found.get(value, {}) for value in sorted(self.to_try(name))}
+
     def table(self) -> Table:
         """Ours beside the paper's; beside the best settings those at the paper's, where they are others."""
         columns = self.columns

@@ -15,7 +15,7 @@ from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Curve, Plot, Row
 from pbwn_repro.report.runs import History
-from pbwn_repro.report.statistics import diverging, finite, mean
+from pbwn_repro.report.statistics import diverging, finite, in_common, mean
 from pbwn_repro.tasks import metric_of
 
 Points = list[tuple[float, float]]
@@ -177,11 +177,7 @@ def _curve(row: Row, lines: Sequence[Points]) -> Curve:
 
 def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
     """A search as a curve, over the seeds that all its settings have, as far as there are any."""
-    seeds = set.intersection(*(set(values) for values in found.values()))
-    kept = {
-        setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
-        for setting, values in found.items()
-    }
+    kept = in_common(found)
     ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
     means = tuple(mean(values) for values in ended.values())
     lost = tuple(setting for setting, values in found.items() if diverging(values))

@@ -133,16 +133,17 @@ def comma_separated(table: Table) -> str:
     lines = []
     for (row, column), cell in table.cells.items():
         ours, paper = cell.ours, cell.paper
-        mine = theirs = ()
+        line: dict[str, object] = {"row": titles[row], "column": column.title}
         if ours:
-            median = ours.median if ours.values else None
-            mine = (ours.mean, ours.deviation, median, ours.count, ours.diverged, chosen_text(ours))
+            line |= {"ours": ours.mean, "deviation": ours.deviation, "median": ours.median if ours.values else None}
+            line |= {"runs": ours.count, "diverged": ours.diverged, "chosen": chosen_text(ours)}
         if paper:
-            theirs = (paper.value, paper.spread, paper.seeds)
+            line |= {"paper": paper.value, "paper_spread": paper.spread, "paper_seeds": paper.seeds}
         if ours or paper:
-            lines.append((titles[row], column.title, *(mine or (None,) * 6), *(theirs or (None,) * 3)))
+            lines.append(line)
     # As objects: a column of counts with gaps would become one of floats.
-    return pd.DataFrame(lines, columns=_HEADER, dtype=object).to_csv(index=False, lineterminator="\n")
+    text: str = pd.DataFrame(lines, columns=_HEADER, dtype=object).to_csv(index=False, lineterminator="\n")
+    return text
 
 
 def latex(table: Table, caption: str) -> str:

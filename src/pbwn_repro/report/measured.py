@@ -18,10 +18,10 @@ from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Sca
 from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs, Within
 from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
-from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
+from pbwn_repro.report.model import Cell, Curve, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import COLUMNS, DamageError, folders_in, read_environment, read_json
 from pbwn_repro.report.statistics import Compared, Interval, compare, digits, mean, paired, span
-from pbwn_repro.report.verdicts import one_sided, undecided
+from pbwn_repro.report.verdicts import between, one_sided, undecided
 
 Result = Mapping[str, Any]
 _AGREEMENT = 1e-6  # between closed form and automatic differentiation
@@ -236,8 +236,7 @@ def _seen_verdict(
     if not ours or not theirs:
         return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")
     compared = compare(ours, theirs)
-    interval = compared.interval
-    outcome = one_sided(interval, compared.counts, lower=True) if interval else "not enough runs"
+    outcome = one_sided(compared.interval, compared.counts, lower=True)
     words = (
         f"{_SEEN[kind]}: {digits(mean(sides[0]))} of {names[0]}, {digits(mean(sides[1]))} of {names[1]} on {network} "
         f"({compared.kind or 'one run a side'})."
@@ -350,13 +349,12 @@ class _Times:
         timed = (printed, column.title) in self.paper.numbers
         theirs = f" The paper's hours say {self._over_normal(printed, column.title):.2f} %." if timed else ""
         words = f"{names[0]} takes {_more(compared)} time than {names[1]} on {column.title} {_basis(compared)}.{theirs}"
-        return Verdict.on(claim, _between(compared.interval, least, most), words, compared, names)
+        return Verdict.on(claim, between(compared.interval, least, most), words, compared, names)
 
     def _shorter(self, claim: Claim, row: str, than: str, column: Column) -> Verdict:
         sides = [percentages(self.result, column.value, name) for name in (row, than)]
         compared = _over_rounds([ours - theirs for ours, theirs in zip(*sides, strict=True)])
-        interval = compared.interval
-        outcome = one_sided(interval, compared.counts, lower=True) if interval else "not enough runs"
+        outcome = one_sided(compared.interval, compared.counts, lower=True)
         names = (self.titles[row], self.titles[than], column.title)
         place = f"{column.title} {_basis(compared)}"
         words = f"{names[0]} takes {_more(compared)} of a normal step's time than {names[1]} on {place}."
@@ -376,12 +374,6 @@ def _over_rounds(values: Sequence[float]) -> Compared:
     low, high = found["low"], found["high"]
     interval = None if low is None or high is None else Interval(median(values), low, high)
     return Compared(median(values), interval, (len(values), len(values)))
-
-
-def _between(interval: Interval | None, least: float, most: float) -> Outcome:
-    if interval and least <= interval.low and interval.high <= most:
-        return "holds"
-    return "does not hold" if interval and (interval.high < least or interval.low > most) else "not enough runs"
 
 
 def _hours(part: Mapping[str, Any], seconds: float) -> float:
@@ -449,5 +441,5 @@ def _within(claim: Claim, result: Result) -> Iterator[Verdict]:
             value = f"{digits(mean(values), interval)} ({limits}; {bounds} is claimed)"
             words = f"In layer {layer} of {network} with {title}: {value}."
             compared = Compared(median(values), interval, (len(values), len(values)))
-            outcome = _between(interval, criterion.least, criterion.most)
+            outcome = between(interval, criterion.least, criterion.most)
             yield Verdict.on(claim, outcome, words, compared, (title, "", f"{network}, layer {layer}"))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
@@ -16,6 +16,7 @@ import pandas as pd
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
+from pbwn_repro.metrics import Metric
 from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.report.statistics import Compared, Interval, deviation, mean
 
@@ -77,6 +78,11 @@ class Summary:
     def of(cls, values: Sequence[float], chosen: Mapping[str, Any] | None = None, diverged: int = 0) -> Summary:
         """All values in one."""
         return cls(tuple(values), mean(values) if values else nan, deviation(values), chosen or {}, diverged)
+
+    def rank(self, metric: Metric) -> tuple[float, float]:
+        """Less is better: fewer runs that diverge come before any mean."""
+        lost = self.diverged / (self.diverged + self.count)
+        return lost, metric.sign * self.mean if self.values else inf
 
     @property
     def count(self) -> int:

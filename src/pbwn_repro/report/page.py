@@ -175,10 +175,8 @@ def best(table: Table | None) -> set[tuple[str, Column]]:
         return set()
     found: set[tuple[str, Column]] = set()
     for column in table.columns:
-        sign = METRICS[column.metric].sign
-        # Fewer runs that diverge are better than any mean.
         ranks = {
-            place: (cell.ours.diverged / (cell.ours.diverged + cell.ours.count), sign * cell.ours.mean)
+            place: cell.ours.rank(METRICS[column.metric])
             for place, cell in table.cells.items()
             if place[1] == column and cell.ours and cell.ours.values
         }

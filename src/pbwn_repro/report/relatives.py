@@ -9,9 +9,9 @@ from pbwn_repro.catalog import Column
 from pbwn_repro.catalog.relatives import DECAYS, GOOD, RELATIVES, RELATIVES_TIME
 from pbwn_repro.methods import method
 from pbwn_repro.metrics import TEST_ERROR
-from pbwn_repro.report.absolute import at_settings, best_mean, good_settings
 from pbwn_repro.report.cells import Cells
 from pbwn_repro.report.model import Cell, Section, Summary, Table
+from pbwn_repro.report.verdicts import best_mean, good_settings
 
 
 def with_ranges(table: Table, cells: Cells) -> Table:
@@ -19,7 +19,7 @@ def with_ranges(table: Table, cells: Cells) -> Table:
     rows = tuple(replace(row, about=method("decay" if row.key in DECAYS else row.key).about) for row in table.rows)
     columns, found = list(table.columns), dict(table.cells)
     for shown in cells.columns_for(TEST_ERROR.name):
-        runs = {row.key: at_settings(cells, row.key, shown, "lr") for row in rows}
+        runs = {row.key: cells.at_settings(row.key, shown, "lr") for row in rows}
         best = best_mean(runs, TEST_ERROR)
         number = max(len(tried) for tried in runs.values())
         column = Column(f"{shown.title}, good rates of {number}", shown.value, "good_rates")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, digits, mean
+from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean
 from pbwn_repro.report.verdicts import difference_in_words, verdicts
 from pbwn_repro.tasks import metric_of
 
@@ -397,10 +396,8 @@ def _means_by_rate(cells: Cells) -> list[tuple[Row, Column, dict[float, float]]]
     found = []
     for row in cells.curve_rows:
         for column in _judged(cells):
-            tried = cells.tried(row.key, column.value, "lr") if (row.key, column.value) in cells.chosen else {}
-            seeds = set.intersection(*map(set, tried.values())) if tried else set()
-            kept = {rate: [values[seed] for seed in seeds or values] for rate, values in tried.items()}
-            means = {rate: mean(values) for rate, values in kept.items() if all(map(math.isfinite, values))}
+            tried = in_common(cells.tried(row.key, column.value, "lr"))
+            means = {rate: mean(list(values.values())) for rate, values in tried.items() if not diverging(values)}
             if len(tried) > 1 and means:
                 found.append((row, column, means))
     return found

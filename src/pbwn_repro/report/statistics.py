@@ -49,14 +49,6 @@ class Interval:
         """Whether no difference at all is among what is likely."""
         return self.low <= 0 <= self.high
 
-    def within(self, margin: float) -> bool:
-        """Whether the whole interval lies closer to zero than the margin."""
-        return -margin < self.low and self.high < margin
-
-    def beyond(self, margin: float) -> bool:
-        """Whether the whole interval lies farther from zero than the margin, on one side."""
-        return self.low > margin or self.high < -margin
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -175,6 +167,15 @@ def shared(ours: Values, theirs: Values) -> list[float]:
     """Our values of the seeds that both sides have; all of ours where they have none in common."""
     seeds = ours.keys() & theirs.keys() or ours.keys()
     return [ours[seed] for seed in sorted(seeds)]
+
+
+def in_common(found: Mapping[float, Values]) -> dict[float, dict[int, float]]:
+    """Of each setting, the values of the seeds that all settings have; all of them where they have none in common."""
+    seeds = set.intersection(*map(set, found.values())) if found else set()
+    return {
+        setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
+        for setting, values in found.items()
+    }
 
 
 def digits(value: float, within: Interval | None = None) -> str:

@@ -29,8 +29,7 @@ from pbwn_repro.catalog.claims import (
     Wider,
 )
 from pbwn_repro.metrics import METRICS, Metric
-from pbwn_repro.report.absolute import against_quoted, listed, trains, wider
-from pbwn_repro.report.cells import Cells
+from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import (
     ENOUGH,
@@ -46,6 +45,7 @@ from pbwn_repro.report.statistics import (
     diverging,
     finite,
     mean,
+    paired,
     runs,
     shared,
     span,
@@ -75,10 +75,12 @@ def undecided(claim: Claim, why: str) -> Verdict:
 
 def _comparisons(claim: Claim, criterion: Comparison, cells: Cells) -> Iterator[Verdict]:
     """A verdict for each pair in each column that has runs, and one for all columns that have none."""
-    alike = isinstance(criterion, Alike)
-    pairs = [*(combinations(criterion.rows, 2) if alike else product(criterion.rows, criterion.than))]
+    if isinstance(criterion, Alike):
+        pairs = list(combinations(criterion.rows, 2))
+    else:
+        pairs = list(product(criterion.rows, criterion.than))
     rows = {row for pair in pairs for row in pair}
-    columns = cells.columns_for(criterion.metric, at_one_setting=alike)
+    columns = cells.columns_for(criterion.metric, at_one_setting=isinstance(criterion, Alike))
     begun = [column for column in columns if any(cells.at(row, column) for row in rows)]
     number = len(begun) * len(pairs)
     compared = (_compare(claim, criterion, *pair, column, cells, number) for column in begun for pair in pairs)
@@ -128,25 +130,27 @@ def decide(
     criterion: Comparison, interval: Interval | None, counts: tuple[int, int], level: float, metric: Metric
 ) -> Outcome:
     """What an interval says to a criterion; `level` is the mean that a relative margin is a share of."""
-    if interval is None or says_nothing(interval, counts):
-        return "not enough runs"
     if isinstance(criterion, Better | Higher):
         return one_sided(interval, counts, lower=isinstance(criterion, Better) and metric.lower_is_better)
+    if interval is not None and says_nothing(interval, counts):
+        return "not enough runs"
     margin = margin_of(criterion, level)
-    if isinstance(criterion, NotWorse):
-        if interval.high < margin:
-            return "holds"
-        return "does not hold" if interval.low > margin else "not enough runs"
-    if interval.within(margin):
-        return "holds"
-    return "does not hold" if interval.beyond(margin) else "not enough runs"
+    return between(interval, -inf if isinstance(criterion, NotWorse) else -margin, margin)
 
 
-def one_sided(interval: Interval, counts: tuple[int, int], *, lower: bool) -> Outcome:
+def one_sided(interval: Interval | None, counts: tuple[int, int], *, lower: bool) -> Outcome:
     """Whether a difference is on the right side of zero; an interval that contains zero speaks for neither side."""
-    if says_nothing(interval, counts) or interval.contains_zero:
+    if interval is None or says_nothing(interval, counts) or interval.contains_zero:
         return "not enough runs"
     return "holds" if (interval.high < 0) == lower else "does not hold"
+
+
+def between(interval: Interval | None, least: float, most: float) -> Outcome:
+    """Whether a whole interval lies between two bounds; one that contains a bound speaks for neither side."""
+    if interval is not None and least <= interval.low and interval.high <= most:
+        return "holds"
+    outside = interval is not None and (interval.high < least or interval.low > most)
+    return "does not hold" if outside else "not enough runs"
 
 
 def says_nothing(interval: Interval, counts: tuple[int, int]) -> bool:
@@ -266,7 +270,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         f"({span(interval)}; {compared.kind}){f': {NO_SPREAD}' if says_nothing(interval, counts) else ''}."
     )
     found = one_sided(interval, counts, lower=False)
-    firm = strict.interval is not None and one_sided(strict.interval, counts, lower=False) == found
+    firm = one_sided(strict.interval, counts, lower=False) == found
     outcome, lost, is_lost = _with_losses(found, corners, (row,), cells)
     return Verdict.on(
         *(claim, outcome, words + lost, compared, (title, against, place)),
@@ -314,13 +318,9 @@ def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdic
 
 
 def _is_best(criterion: MostlyBest, column: Column, cells: Cells) -> bool:
-    sign = METRICS[column.metric].sign
-
-    def rank(row: str) -> tuple[float, float]:
-        values, lost = list(cells.values(row, column).values()), cells.diverged(row, column)
-        return lost / (lost + len(values)), sign * mean(values) if values else inf
-
-    return rank(criterion.row) == min(map(rank, criterion.among)) < (1, inf)
+    found = {row: chosen.summary(column.metric) for row in criterion.among if (chosen := cells.at(row, column))}
+    ranks = {row: summary.rank(METRICS[column.metric]) for row, summary in found.items()}
+    return ranks[criterion.row] == min(ranks.values()) < (1, inf)
 
 
 @dataclass(frozen=True)
@@ -346,9 +346,9 @@ def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterat
             continue
         title, metric = cells.title(row), cells.metric
         best = cells.chosen[row, ""].setting[criterion.name]
-        words = f"{title} has the {metric.lowest} {metric.words} at {best:g}, of {listed(tried)}"
+        words = f"{title} has the {metric.lowest} {metric.words} at {best:g}, of {_listed(tried)}"
         if still_open := [value for value in cells.to_try(criterion.name) if value not in tried]:
-            words += f". Not finished: {listed(still_open)}."
+            words += f". Not finished: {_listed(still_open)}."
             yield replace(undecided(claim, words), row=title)
             continue
         stated = tried[criterion.value]
@@ -397,6 +397,101 @@ def _duel_in_words(duel: _Duel, stated: float) -> str:
         found = f"no significant difference, {found}"
     why = f": {NO_SPREAD}" if interval and says_nothing(interval, compared.counts) else ""
     return f"{found}{_basis(compared)}{why}"
+
+
+# --- what a row does by itself: against quoted numbers, at each setting of a search
+
+
+def _against_quoted(claim: Claim, criterion: BetterThanQuoted, cells: Cells) -> Iterator[Verdict]:
+    """The mean of ours, with its interval, against each number that the table quotes; those stand as printed."""
+    found = [
+        (list(cells.values(row, column).values()), number.value, (cells.title(row), cells.title(other), column.title))
+        for column in cells.columns_for(criterion.metric)
+        for row in criterion.rows
+        for other in criterion.than
+        if (number := cells.number(other, column))
+    ]
+    begun = [each for each in found if each[0]]
+    for values, quoted, names in begun:
+        yield _quoted(claim, values, quoted, names, len(begun))
+
+
+def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, str, str], number: int) -> Verdict:
+    differences = [value - quoted for value in values]
+    interval, strict = (
+        paired(differences, confidence) if len(values) > 1 else None for confidence in confidences(number)
+    )
+    difference, counts = mean(differences), (len(values), len(values))
+    outcome, firmly = (one_sided(found, counts, lower=True) for found in (interval, strict))
+    amount = _amount(difference, interval, "points")
+    limits = span(interval) if interval else "one run: an interval needs two"
+    words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
+    compared = Compared(difference, interval, counts, dots=tuple(differences))
+    firm, few = firmly == outcome, len(values) < FEW
+    return Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few, gap=abs(difference))
+
+
+def _trains(claim: Claim, criterion: Trains, cells: Cells) -> Iterator[Verdict]:
+    """Whether every run at every searched setting ends below the limit."""
+    for column in cells.columns_for(criterion.metric):
+        if criterion.columns and column.value not in criterion.columns:
+            continue
+        for row in criterion.rows:
+            found = cells.at_settings(row, column, criterion.name)
+            if not any(found.values()):
+                continue
+            trained = [value for value, runs in found.items() if runs and max(runs.values()) < criterion.below]
+            failed = [value for value, runs in found.items() if runs and value not in trained]
+            still_open = [value for value, runs in found.items() if not runs]
+            title, what = cells.title(row), SETTINGS.get(criterion.name, criterion.name)
+            words = f"{title} trains at {len(trained)} of {len(found)} {what}s at {column.title}"
+            words += f", not at {_listed(failed)}" if failed else ""
+            words += f"; not run: {_listed(still_open)}" if still_open else ""
+            outcome: Outcome = "does not hold" if failed else "not enough runs" if still_open else "holds"
+            least = min(map(len, found.values()))
+            compared = Compared(None, None, (least, least))
+            yield Verdict.on(claim, outcome, f"{words}.", compared, (title, "", column.title), preliminary=least < FEW)
+
+
+def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
+    """Whether a row is good at more of the searched settings than another."""
+    metric, what = METRICS[criterion.metric], SETTINGS.get(criterion.name, criterion.name)
+    for column in cells.columns_for(criterion.metric):
+        rows = (*criterion.rows, *criterion.than)
+        found = {row: cells.at_settings(row, column, criterion.name) for row in rows}
+        best = best_mean(found, metric)
+        for pair in product(criterion.rows, criterion.than):
+            if best is None or not all(any(found[row].values()) for row in pair):
+                continue
+            ours, theirs = (good_settings(found[row], metric, best, criterion.margin) for row in pair)
+            least = min(len(runs) for row in pair for runs in found[row].values())
+            names = (cells.title(pair[0]), cells.title(pair[1]), column.title)
+            words = (
+                f"At {column.title}, {names[0]} is within {criterion.margin:g} {metric.points} of the {metric.lowest} "
+                f"{metric.words} ({best:.3g}) at {_listed(ours) or 'none'}, {names[1]} at {_listed(theirs) or 'none'}, "
+                f"of the {what}s {_listed(found[pair[0]])}{'' if least else ' (not all of them run)'}."
+            )
+            holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
+            outcome = holds if least else "not enough runs"
+            compared = Compared(float(len(ours) - len(theirs)), None, (least, least))
+            yield Verdict.on(claim, outcome, words, compared, names, preliminary=least < FEW)
+
+
+def best_mean(found: Mapping[str, Mapping[float, Values]], metric: Metric) -> float | None:
+    """The best mean of all rows at all settings, without those at which a run diverged."""
+    means = [
+        mean(list(runs.values())) for row in found.values() for runs in row.values() if runs and not diverging(runs)
+    ]
+    return min(means, key=lambda value: metric.sign * value) if means else None
+
+
+def good_settings(found: Mapping[float, Values], metric: Metric, best: float, margin: float) -> list[float]:
+    """The settings at which no run diverged and whose mean is no further than `margin` from the best."""
+    return [
+        value
+        for value, runs in found.items()
+        if runs and not diverging(runs) and metric.sign * (mean(list(runs.values())) - best) <= margin
+    ]
 
 
 # --- words
@@ -451,12 +546,17 @@ def _sentence(
     return f"The {found}: {ending}."
 
 
+def _listed(values: Iterable[float]) -> str:
+    """Settings in a sentence."""
+    return ", ".join(f"{value:g}" for value in values)
+
+
 _DECIDED_BY: Mapping[type, Callable[[Claim, Any, Cells], Iterator[Verdict]]] = {
     **dict.fromkeys((Better, Higher, NotWorse, Alike), _comparisons),
     Grows: _growth,
     MostlyBest: _tally,
     BestSetting: _best_settings,
-    BetterThanQuoted: against_quoted,
-    Trains: trains,
-    Wider: wider,
+    BetterThanQuoted: _against_quoted,
+    Trains: _trains,
+    Wider: _wider,
 }
