@@ -135,12 +135,9 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     """How many seeds the open comparisons would take with the spread that was found, and the runs that these are."""
     assert isinstance(section.artefact, TrainedArtefact)
     assert section.scale
-    open_ = [
-        verdict
-        for verdict in decided.verdicts
-        if verdict.outcome != "holds" and verdict.low is not None and verdict.high is not None and verdict.gap
-    ]
-    wanted = max((_seeds_for(verdict) for verdict in open_), default=0)
+    wanted_by = [(_seeds_for(verdict), verdict) for verdict in decided.verdicts if verdict.outcome != "holds"]
+    open_ = [verdict for seeds, verdict in wanted_by if seeds is not None]
+    wanted = max((seeds for seeds, _ in wanted_by if seeds is not None), default=0)
     there = max((count for verdict in open_ for count in verdict.counts), default=0)
     if wanted > _MOST_SEEDS:
         return f"With the spread found so far, more than {_MOST_SEEDS} seeds would be needed to decide what is open."
@@ -157,11 +154,10 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     )
 
 
-def _seeds_for(verdict: Verdict) -> int:
+def _seeds_for(verdict: Verdict) -> int | None:
     """With how many seeds an interval of the same spread, which shrinks with their root, would decide."""
-    assert verdict.low is not None
-    assert verdict.high is not None
-    assert verdict.gap
+    if verdict.low is None or verdict.high is None or not verdict.gap:
+        return None
     reach = (verdict.high - verdict.low) / 2
     return math.ceil(min(min(verdict.counts) * (reach / verdict.gap) ** 2, 1e6))
 

@@ -194,15 +194,9 @@ def run_table(section: Section) -> tuple[list[str], list[list[str]]]:
     results = [name for name in ("deviation", "steps") if any(result.get(name) is not None for result in runs.result)]
     metrics = [name for name in METRICS if name in runs and runs[name].notna().any()]
     columns = [*axes, "seed", *(METRICS[name].label for name in metrics), *results, "folder"]
-    lines = [
-        [
-            *(_text(run[name]) for name in (*axes, "seed", *metrics)),
-            *(_text(run["result"].get(name)) for name in results),
-            run["path"].name,
-        ]
-        for run in runs.to_dict("records")
-    ]
-    return columns, lines
+    found = {name: [result.get(name) for result in runs.result] for name in results}
+    shown = runs[[*axes, "seed", *metrics]].assign(**found, folder=[path.name for path in runs.path])
+    return columns, shown.astype(object).map(_text).to_numpy().tolist()
 
 
 def environments(report: Report) -> list[dict[str, Any]]:
