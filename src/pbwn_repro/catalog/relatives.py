@@ -49,7 +49,8 @@ def row_title(value: Value) -> str:
 
 
 def _rows(names: tuple[str, ...]) -> Axis:
-    methods: dict[Value, str] = {**dict.fromkeys(DECAYS, "decay"), **WITHOUT_DECAY}
+    methods: dict[Value, str] = dict.fromkeys(DECAYS, "decay")
+    methods.update((key, name) for key, name in WITHOUT_DECAY.items())
     return Axis("method", names, "row", methods=methods, title=row_title)
 
 

@@ -161,6 +161,7 @@ class Cells:
         self.column_axes = tuple(axis for axis in axes if axis.role == "column")
         self.searched = tuple(axis for axis in axes if axis.role == "searched")
         self.metric = METRICS[artefact.metric]
+        self.judged = metric_of(runs.config.iloc[0])
         self.possible = math.prod(len(axis.values) for axis in self.searched)
         titles = {str(value): self.axis.title(value) for value in self.axis.values}
         controls = {each.name: each.title for each in self.axis.controls if (runs[self.axis.name] == each.name).any()}
@@ -175,7 +176,7 @@ class Cells:
         """The columns of its table: the paper's, or the final loss and what runs are judged by."""
         if self.artefact.table:
             return self.artefact.table.columns
-        judged = metric_of(self.runs.config.iloc[0])
+        judged = self.judged
         if self.artefact.curves == "search":
             titles = {f"{axis.name} {value}": str(value) for axis in self.column_axes for value in axis.values}
             return tuple(Column(title, value, judged.name) for title, value in (titles or {judged.label: ""}).items())

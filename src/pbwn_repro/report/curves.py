@@ -11,12 +11,10 @@ from typing import Any
 import pandas as pd
 
 from pbwn.monitor import QUANTITIES
-from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Curve, Plot, Row
 from pbwn_repro.report.runs import History
 from pbwn_repro.report.statistics import diverging, finite, in_common, mean
-from pbwn_repro.tasks import metric_of
 
 Points = list[tuple[float, float]]
 Rows = Sequence[tuple[Row, Sequence[History]]]
@@ -25,31 +23,33 @@ Rows = Sequence[tuple[Row, Sequence[History]]]
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
     """All plots of a section: the curves of the best settings, what searches gave, and what the paper found best."""
     found: list[Plot] = []
-    judged = metric_of(cells.runs.config.iloc[0])
     places = dict.fromkeys(column.value for column in cells.columns)
     in_one_frame = "carries-over" in cells.artefact.compared  # whether columns are compared with each other
     for value in places:
         column, *others = [each for each in cells.columns if each.value == value]
         place = "" if len(places) == 1 else value if others else column.title
         rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
-        found += _over_time(prefix, place, rows, cells, judged)
+        found += _over_time(prefix, place, rows, cells)
         if not in_one_frame:
-            found += _search(cells, prefix, place, value)
+            found += _search(cells, prefix, place, [(row, value) for row in cells.curve_rows])
     if in_one_frame:
-        found += _search_of_all_columns(cells, prefix)
+        lines = [
+            (replace(row, title=f"{row.title}, {column.title}", look=f"{row.look}/{rank}"), column.value)
+            for row in cells.curve_rows
+            for rank, column in enumerate(cells.columns)
+        ]
+        found += _search(cells, prefix, "", lines)
     rows = [(row, cells.stated[row.key].runs) for row in cells.curve_rows if row.key in cells.stated]
     place = f"at the paper's {cells.stated_value}"
-    return (*found, *(_over_time(prefix, place, rows, cells, judged)[:1] if rows else ()))
+    return (*found, *(_over_time(prefix, place, rows, cells)[:1] if rows else ()))
 
 
-def _over_time(
-    prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells, judged: Metric
-) -> list[Plot]:
+def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells) -> list[Plot]:
     """Training loss, metric, norms and deviation of the runs in one column; `place` names the column."""
     rows = [(row, [history for history in found.history if history.evaluations]) for row, found in runs]
     name = "-".join(part for part in (prefix, slug(place)) if part)
     suffix = f", {place}" if place else ""
-    by_iteration = cells.artefact.curves == "iteration"
+    judged, by_iteration = cells.judged, cells.artefact.curves == "iteration"
     found = [
         Plot(
             f"{name}-training-loss",
@@ -99,46 +99,26 @@ def _over_time(
     return [plot for plot in found if plot.curves]
 
 
-def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
-    """What each setting of a search over one axis gave, every run a dot; of several axes, over the learning rate."""
-    name = _axis_of_search(cells)
-    rows = [(row, tried) for row in cells.curve_rows if (tried := cells.tried(row.key, value, name))] if name else []
-    return _search_plot(cells, name, rows, "-".join(part for part in (prefix, slug(place), "search") if part), place)
+def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, str]]) -> list[Plot]:
+    """What each setting of a search over one axis gave, every run a dot; of several axes, over the learning rate.
 
-
-def _search_of_all_columns(cells: Cells, prefix: str) -> list[Plot]:
-    """The searches of all columns in one frame: a line for each row and column."""
-    name = _axis_of_search(cells)
-    columns = list(enumerate(cells.columns))
-    rows = [
-        (replace(row, title=f"{row.title}, {column.title}", look=f"{row.look}/{rank}"), tried)
-        for row in cells.curve_rows
-        for rank, column in columns
-        if (tried := cells.tried(row.key, column.value, name))
-    ]
-    return _search_plot(cells, name, rows, f"{prefix}-search", "")
-
-
-def _axis_of_search(cells: Cells) -> str:
-    """The axis that a search is drawn over, '' where nothing was searched."""
+    `lines` are rows, each with the column that it is searched in.
+    """
     names = [axis.name for axis in cells.searched if len(axis.values) > 1]
-    return names[0] if len(names) == 1 else "lr" if "lr" in names else ""
-
-
-def _search_plot(
-    cells: Cells, name: str, rows: Sequence[tuple[Row, Mapping[float, Mapping[int, float]]]], file: str, place: str
-) -> list[Plot]:
-    curves = [
-        curve for row, tried in rows if len(tried) > 1 and (curve := search_curve(row, dict(sorted(tried.items())))).x
-    ]
+    name = names[0] if len(names) == 1 else "lr"
+    if name not in names:
+        return []
+    searches = [(row, cells.tried(row.key, column, name)) for row, column in lines]
+    curves = [search_curve(row, dict(sorted(tried.items()))) for row, tried in searches if len(tried) > 1]
+    curves = [curve for curve in curves if curve.x]
     if not curves:
         return []
     words = SETTINGS.get(name, name)
-    others = [axis.name for axis in cells.searched if len(axis.values) > 1 and axis.name != name]
-    beside = f", at the best {' and '.join(SETTINGS.get(other, other) for other in others)} of each" if others else ""
+    others = [SETTINGS.get(other, other) for other in names if other != name]
+    beside = f", at the best {' and '.join(others)} of each" if others else ""
     return [
         Plot(
-            file,
+            "-".join(part for part in (prefix, slug(place), "search") if part),
             f"What the search over the {words} gave{beside}" + (f", {place}" if place else ""),
             words,
             cells.metric.label,
