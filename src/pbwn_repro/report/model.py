@@ -298,14 +298,9 @@ class Section:
         return self.artefact.axes(self.scale or "paper") if isinstance(self.artefact, TrainedArtefact) else ()
 
     @property
-    def is_of_the_paper(self) -> bool:
-        """Whether it is a table or figure of the paper."""
-        return self.artefact.name in ARTEFACTS
-
-    @property
     def is_reproduced(self) -> bool:
         """Whether `pbwn reproduce` makes it: a table or figure of the paper, or an experiment of ours."""
-        return self.is_of_the_paper or self.artefact.name in EXPERIMENTS
+        return self.artefact.name in {**ARTEFACTS, **EXPERIMENTS}
 
     @property
     def is_own(self) -> bool:

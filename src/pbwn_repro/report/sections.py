@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import EXPERIMENTS, KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
@@ -53,7 +53,7 @@ def collect(root: Path) -> Report:
                 section, damaged = measured_section(artefact, scale, root)
                 found += [section] if section else []
                 left_out |= damaged
-            elif isinstance(artefact, TrainedArtefact) and _has_own_runs(artefact, scale, runs):
+            elif isinstance(artefact, TrainedArtefact):
                 mine, others = labelled(artefact, scale, runs)
                 on_other_copies = {**others, **on_other_copies}
                 matched |= set(mine.path)
@@ -65,11 +65,6 @@ def collect(root: Path) -> Report:
     found = with_times(found)
     complete = (replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
     return Report(root, (*complete, *own_runs(runs[runs.home == OWN])), dict(sorted(left_out.items())))
-
-
-def _has_own_runs(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> bool:
-    """Whether a section is worth showing: what stands beside the paper's artefacts borrows some of their runs."""
-    return artefact.name not in EXPERIMENTS or bool(((runs.scale == scale) & (runs.home == artefact.name)).any())
 
 
 def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Section]:
