@@ -169,16 +169,14 @@ def level_of(*sides: Values) -> float:
     return mean(means) if means else nan
 
 
-def compare_numbers(ours: Number | None, theirs: Number | None) -> Interval | None:
-    """The difference of two numbers of the paper, where it gives spreads and numbers of seeds."""
-    samples = [sample for number in (ours, theirs) if (sample := _moments(number))]
-    return contrast(samples, (1, -1)) if len(samples) == 2 else None
-
-
-def _moments(number: Number | None) -> Moments | None:
-    if number is None or number.spread is None or number.seeds is None or number.seeds < 2:
-        return None
-    return Moments(number.value, number.spread**2, number.seeds)
+def compare_numbers(*numbers: Number | None, weights: Sequence[float] = (1, -1)) -> Interval | None:
+    """The difference of numbers of the paper, where it gives the spread of each and how many seeds it used."""
+    samples = [
+        Moments(number.value, number.spread**2, number.seeds)
+        for number in numbers
+        if number and number.spread is not None and number.seeds and number.seeds >= 2
+    ]
+    return contrast(samples, weights) if len(samples) == len(weights) else None
 
 
 def _gap(criterion: Comparison, difference: float | None, level: float) -> float | None:
@@ -277,7 +275,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         firm=firm or is_lost,
         preliminary=min(counts) < FEW,
         gap=abs(interval.difference),
-        paper=_paper_growth(corners, cells),
+        paper=compare_numbers(*(cells.number(*corner) for corner in corners), weights=_GROWTH),
     )
 
 
@@ -285,11 +283,6 @@ def _gains(cells: Cells, row: str, than: str, column: Column) -> Values:
     """By how much a row is better than another, for each seed that both have."""
     ours, theirs = cells.values(row, column), cells.values(than, column)
     return {seed: theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())}
-
-
-def _paper_growth(places: list[tuple[str, Column]], cells: Cells) -> Interval | None:
-    samples = [sample for place in places if (sample := _moments(cells.number(*place)))]
-    return contrast(samples, _GROWTH) if len(samples) == len(_GROWTH) else None
 
 
 def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdict]:
