@@ -62,9 +62,9 @@ def collect(root: Path) -> Report:
         if run.path not in matched:
             protocol_differs = f"another protocol: no run of {run.home} at scale {run.scale} has this configuration"
             left_out[run.path] = on_other_copies.get(run.path, protocol_differs)
-    found = with_times(found)
-    complete = (replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
-    return Report(root, (*complete, *own_runs(runs[runs.home == OWN])), dict(sorted(left_out.items())))
+    found = [*with_times(found), *own_runs(runs[runs.home == OWN])]
+    complete = tuple(replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
+    return Report(root, complete, dict(sorted(left_out.items())))
 
 
 def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Section]:
@@ -110,7 +110,7 @@ def _missing(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame, varian
 def _remarks(root: Path, section: Section) -> tuple[str, ...]:
     """The paragraphs of remarks.md beside the runs: of an artefact itself, not of its variants."""
     file = root / section.artefact.name / section.scale / "remarks.md"
-    if section.variant or not file.is_file():
+    if section.is_own or section.variant or not file.is_file():
         return ()
     try:
         paragraphs = file.read_text(encoding="utf-8").split("\n\n")
@@ -286,7 +286,6 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
         section,
         plots=tuple(replace(plot, main=plot.name.endswith("-search")) for plot in section.plots),
         compared=(*_differences(cells), *_against_themselves(cells), *_good_ranges(cells)),
-        notes=(*section.notes, *_data(section), *_versions(section), *_machines(section.environments)),
     )
 
 
