@@ -273,7 +273,12 @@ RELATIVES_TIME = MeasuredArtefact(
     protocol="Whole training steps, all methods in turn in each of 25 rounds; batch 256 for the MLP, 128 for the "
     "residual network (32 at short scale).",
     departures=("The paper times none of these.", "Images are random values and stay in memory."),
-    table=PaperTable("", {}, (Column("MLP", "mlp", "cost"), Column("ResNet-20", "resnet-20", "cost")), {}),
+    table=PaperTable(
+        "time of a step",
+        {name: row_title(name) for name in TIMED},
+        (Column("MLP", "mlp", "cost"), Column("ResNet-20", "resnet-20", "cost")),
+        {},
+    ),
     claims=(
         Claim(
             "relatives-time-great-circles",

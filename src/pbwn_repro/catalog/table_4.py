@@ -8,10 +8,7 @@ from typing import Any
 from pbwn_repro.catalog.artefact import Labels, Scale, TrainedArtefact, read_table
 from pbwn_repro.catalog.cifar import ERROR, RESIDUAL_COLUMNS, RESIDUAL_DEPARTURES, on_cifar, residual_claims
 from pbwn_repro.catalog.claims import WN_IS_NORMAL
-from pbwn_repro.catalog.table_3 import PROTOCOL, axes
-
-LR = 0.1
-SHORT = {"epochs": 8, "schedule.drops": [4, 6]}
+from pbwn_repro.catalog.table_3 import LR, PROTOCOL, SHORT, axes
 
 
 def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from pbwn_repro.catalog import Column, Number, Plan, TrainedArtefact
+from pbwn_repro.catalog import Column, Number, TrainedArtefact
 from pbwn_repro.catalog.artefact import OBSERVED_BY, Axis, Labels, Scale
 from pbwn_repro.catalog.claims import BestSetting
 from pbwn_repro.config import Data, RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.metrics import FINAL_LOSS, METRICS, Metric
 from pbwn_repro.report.model import Cell, Row, Summary, Table
-from pbwn_repro.report.statistics import Values, deviation, diverging, finite, mean, shared
+from pbwn_repro.report.statistics import Values, diverging, finite, mean, shared
 from pbwn_repro.tasks import metric_of
 
 SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
@@ -42,18 +43,7 @@ class Chosen:
 
     def summary(self, metric: str) -> Summary:
         """All runs in one."""
-        values = tuple(self.values(metric).values())
-        middle = mean(values) if values else math.nan
-        return Summary(values, middle, deviation(values), self.setting, self.diverged)
-
-
-@dataclass(frozen=True)
-class Search:
-    """The best setting, what each that was tried gave (infinite where a run diverged), those that still have no run."""
-
-    best: float
-    tried: Mapping[float, Values]
-    open: tuple[float, ...]
+        return Summary.of(list(self.values(metric).values()), self.setting, self.diverged)
 
 
 def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tuple[pd.DataFrame, dict[Path, str]]:
@@ -70,9 +60,9 @@ def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tup
     if not here.home.isin({artefact.name} & homes or homes).any():
         return here.head(0), {}
     planned = pd.DataFrame(
-        {"home": plan.artefact, "identity": plan.identity, "position": position, **_without_seed(plan)}
+        {"home": plan.artefact, "identity": plan.identity, "position": position, **plan.labels}
         for position, plan in enumerate(plans)
-    )
+    ).drop(columns="seed")
     found = here.merge(planned, on=["home", "identity"]).sort_values(["position", "seed", "path"], ignore_index=True)
     otherwise = {
         path: reason
@@ -81,14 +71,12 @@ def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tup
     }
     found = found[~found.path.isin(otherwise)]
     used = _copies_used(found)
-    copies = [(config.data, used[original(config.data.name)]) for config in found.config]
-    is_shown = [data.digest == shown.digest for data, shown in copies]
     others = {
-        path: f"another copy of the data: {_named(data)}, the runs shown are on {_named(shown)}"
-        for path, (data, shown) in zip(found.path, copies, strict=True)
-        if data.digest != shown.digest
+        path: f"another copy of the data: {_named(config.data)}, the runs shown are on {_named(shown)}"
+        for path, config in zip(found.path, found.config, strict=True)
+        if config.data.digest != (shown := used[original(config.data.name)]).digest
     }
-    return found.loc[is_shown], {**otherwise, **others}
+    return found[~found.path.isin(others)], {**otherwise, **others}
 
 
 def best_settings(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Labels]:
@@ -136,8 +124,7 @@ def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Ch
     """
     ended = runs[runs.state != "unfinished"]
     names = [axis.name for axis in searched]
-    # In the order of the plans: of equal ones the first.
-    settings = dict(iter(ended.groupby(names, sort=False))) if names else {(): ended} if len(ended) else {}
+    settings = groups(ended, names)  # in the order of the plans: of equal ones the first
     if not settings:
         return None
     values = {setting: by_seed(found, metric) for setting, found in settings.items()}
@@ -147,6 +134,13 @@ def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Ch
 
     best = max(settings, key=wins)
     return Chosen(dict(zip(names, best, strict=True)), settings[best], frozenset(settings))
+
+
+def groups(runs: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
+    """The runs by what these columns hold, in the order of the first of each; all together where none is named."""
+    if runs.empty:
+        return {}
+    return dict(iter(runs.groupby(names, sort=False))) if names else {(): runs}
 
 
 def _is_better(ours: Values, theirs: Values, metric: Metric) -> bool:
@@ -167,24 +161,22 @@ class Cells:
         self.column_axes = tuple(axis for axis in axes if axis.role == "column")
         self.searched = tuple(axis for axis in axes if axis.role == "searched")
         self.metric = METRICS[artefact.metric]
+        self.judged = metric_of(runs.config.iloc[0])
         self.possible = math.prod(len(axis.values) for axis in self.searched)
-        with_runs = {str(value) for value in runs[self.axis.name]}
         titles = {str(value): self.axis.title(value) for value in self.axis.values}
-        titles |= {each.name: each.title for each in self.axis.controls if each.name in with_runs}
-        self.curve_rows = tuple(Row(key, title, self._look(key)) for key, title in titles.items())
-        if artefact.table:
-            titles = {**artefact.table.rows, **{key: title for key, title in titles.items() if self._is_control(key)}}
-        self.rows = tuple(Row(key, title, self._look(key)) for key, title in titles.items())
-        self.chosen = {place: best for place, found in self._places(runs).items() if (best := self._choose(found))}
-        self.stated_value, self._stated = self._at_the_papers_setting()
-        self._all = self.chosen | {(row, self.stated_value): found for row, found in self._stated.items()}
+        controls = {each.name: each.title for each in self.axis.controls if (runs[self.axis.name] == each.name).any()}
+        self.curve_rows = self._rows(titles | controls)
+        self.rows = self._rows({**artefact.table.rows, **controls}) if artefact.table else self.curve_rows
+        self.chosen = self._choose(runs)
+        self.stated_value, self.stated = self._at_the_papers_setting()
+        self._all = self.chosen | {(row, self.stated_value): found for row, found in self.stated.items()}
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of its table: the paper's, or the final loss and what runs are judged by."""
         if self.artefact.table:
             return self.artefact.table.columns
-        judged = metric_of(self.runs.config.iloc[0])
+        judged = self.judged
         if self.artefact.curves == "search":
             titles = {f"{axis.name} {value}": str(value) for axis in self.column_axes for value in axis.values}
             return tuple(Column(title, value, judged.name) for title, value in (titles or {judged.label: ""}).items())
@@ -225,32 +217,35 @@ class Cells:
         if self.artefact.table:
             made = {str(value) for axis in self.column_axes for value in axis.values}
             return tuple(column for column in self.columns if column.value in made or not made)
-        own = (Column(self.stated_value, self.stated_value, metric),) if self._stated else ()
+        own = (Column(self.stated_value, self.stated_value, metric),) if self.stated else ()
         return own if own and at_one_setting else (Column("", metric=metric), *own)
 
-    def search(self, row: str, name: str) -> Search | None:
-        """What the search over one setting found for a row."""
-        if (row, "") not in self.chosen:
-            return None
+    def to_try(self, name: str) -> list[float]:
+        """The values that are to be searched of an axis."""
         [axis] = [axis for axis in self.searched if axis.name == name]
-        tried = self.tried(row, "", name)
-        left = tuple(float(value) for value in axis.values if value not in tried)
-        return Search(self.chosen[row, ""].setting[name], tried, left)
+        return [float(value) for value in axis.values]
 
     def tried(self, row: str, column: str, name: str) -> dict[float, dict[int, float]]:
-        """What a cell's runs gave at each value of a searched axis, by seed: at the best of the other settings."""
+        """What a cell's runs gave at each value of a searched axis that has some: at the best of the other settings.
+
+        By seed, and infinite where a run diverged.
+        """
         runs = self.runs[self.runs[self.axis.name].astype(str) == row]
         for axis in self.column_axes:
             runs = runs[runs[axis.name].astype(str) == column]
-        [searched] = [axis for axis in self.searched if axis.name == name]
         others = tuple(axis for axis in self.searched if axis.name != name)
-        best = {value: choose(runs[runs[name] == value], others, self.metric) for value in searched.values}
-        return {float(value): by_seed(chosen.runs, self.metric) for value, chosen in best.items() if chosen}
+        best = {value: choose(runs[runs[name] == value], others, self.metric) for value in self.to_try(name)}
+        return {value: by_seed(chosen.runs, self.metric) for value, chosen in best.items() if chosen}
+
+    def at_settings(self, row: str, column: Column, name: str) -> dict[float, Values]:
+        """What a cell's runs gave at each value of a searched axis, ascending, also where there are none."""
+        found = self.tried(row, column.value, name)
+        return {value: found.get(value, {}) for value in sorted(self.to_try(name))}
 
     def table(self) -> Table:
         """Ours beside the paper's; beside the best settings those at the paper's, where they are others."""
         columns = self.columns
-        if self._stated:
+        if self.stated:
             at = self.stated_value
             columns += tuple(Column(f"{column.title}, at {at}", at, column.metric) for column in self.columns)
         cells = {}
@@ -267,60 +262,36 @@ class Cells:
         written = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
         return Table(self.rows, columns, cells, unit, written, medians=self.artefact.skewed)
 
-    @property
-    def at_the_papers_setting(self) -> dict[str, pd.DataFrame]:
-        """By row, the runs at the setting that the paper states as the best, where it is not the best of ours too."""
-        return {row: found.runs for row, found in self._stated.items()}
+    def _rows(self, titles: Mapping[str, str]) -> tuple[Row, ...]:
+        looks = {str(value): name for value, name in self.axis.methods.items()}
+        return tuple(Row(key, title, looks.get(key, key)) for key, title in titles.items())
 
-    def _places(self, runs: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-        names = [self.axis.name, *(axis.name for axis in self.column_axes)]
-        groups = runs.groupby(names, sort=False)
-        return {(str(key[0]), str(key[1]) if len(key) > 1 else ""): found for key, found in groups}
-
-    def _choose(self, runs: pd.DataFrame) -> Chosen | None:
-        return choose(runs, self.searched, self.metric)
+    def _choose(self, runs: pd.DataFrame) -> dict[tuple[str, str], Chosen]:
+        """By row and column, the best setting of these runs."""
+        places = runs.groupby([self.axis.name, *(axis.name for axis in self.column_axes)], sort=False)
+        best = {key: choose(found, self.searched, self.metric) for key, found in places}
+        return {(str(row), str(*column)): chosen for (row, *column), chosen in best.items() if chosen}
 
     def _at_the_papers_setting(self) -> tuple[str, dict[str, Chosen]]:
+        """The setting that the paper states as the best, and by row its runs, where it is not the best of ours too."""
         for claim in self.artefact.claims:
             if isinstance(claim.criterion, BestSetting):
                 name, value = claim.criterion.name, claim.criterion.value
                 if any(best.setting[name] != value for best in self.chosen.values()):
-                    there = {
-                        row: self._choose(found) for (row, _), found in self._places(self._with(name, value)).items()
-                    }
+                    there = self._choose(self.runs[self.runs[name] == value])
                     words = f"{SETTINGS.get(name, name)} {value:g}"
                     # The words say the setting: nothing was chosen.
-                    return words, {row: Chosen({}, best.runs, best.tried) for row, best in there.items() if best}
+                    return words, {row: Chosen({}, best.runs, best.tried) for (row, _), best in there.items()}
         return "", {}
-
-    def _with(self, name: str, value: Any) -> pd.DataFrame:
-        return self.runs[self.runs[name] == value]
-
-    def _is_control(self, key: str) -> bool:
-        return key in {control.name for control in self.axis.controls}
-
-    def _look(self, key: str) -> str:
-        return {str(value): name for value, name in self.axis.methods.items()}.get(key, key)
 
 
 def _copies_used(runs: pd.DataFrame) -> dict[str, Data]:
     """By data set, the copy of it that most runs were made on to their end; of equals the original images."""
-    counts: dict[str, dict[str, int]] = {}
-    copies: dict[str, Data] = {}
-    for config, state in zip(runs.config, runs.state, strict=True):
-        count = counts.setdefault(original(config.data.name), {})
-        count[config.data.digest] = count.get(config.data.digest, 0) + (state != "unfinished")
-        copies.setdefault(config.data.digest, config.data)
-    best = {
-        name: min(count, key=lambda digest: (-count[digest], copies[digest].name != name, digest))
-        for name, count in counts.items()
-    }
-    return {name: copies[digest] for name, digest in best.items()}
+    copies = {(config.data.name, config.data.digest): config.data for config in runs.config}
+    ended = Counter((config.data.name, config.data.digest) for config in runs[runs.state != "unfinished"].config)
+    ranked = sorted(copies, key=lambda copy: (-ended[copy], copy[0] != original(copy[0]), copy[1]))
+    return {original(copy[0]): copies[copy] for copy in reversed(ranked)}  # the first comes last, and stays
 
 
 def _named(data: Data) -> str:
     return f"{data.name} ({data.digest[:8]})"
-
-
-def _without_seed(plan: Plan) -> dict[str, Any]:
-    return {name: value for name, value in plan.labels.items() if name != "seed"}

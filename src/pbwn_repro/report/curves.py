@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,12 +11,10 @@ from typing import Any
 import pandas as pd
 
 from pbwn.monitor import QUANTITIES
-from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Curve, Plot, Row
 from pbwn_repro.report.runs import History
-from pbwn_repro.report.statistics import diverging, finite, mean
-from pbwn_repro.tasks import metric_of
+from pbwn_repro.report.statistics import diverging, finite, in_common, mean
 
 Points = list[tuple[float, float]]
 Rows = Sequence[tuple[Row, Sequence[History]]]
@@ -25,32 +23,33 @@ Rows = Sequence[tuple[Row, Sequence[History]]]
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
     """All plots of a section: the curves of the best settings, what searches gave, and what the paper found best."""
     found: list[Plot] = []
-    judged = metric_of(cells.runs.config.iloc[0])
     places = dict.fromkeys(column.value for column in cells.columns)
     in_one_frame = "carries-over" in cells.artefact.compared  # whether columns are compared with each other
     for value in places:
         column, *others = [each for each in cells.columns if each.value == value]
         place = "" if len(places) == 1 else value if others else column.title
         rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
-        found += _over_time(prefix, place, rows, cells, judged)
+        found += _over_time(prefix, place, rows, cells)
         if not in_one_frame:
-            found += _search(cells, prefix, place, value)
+            found += _search(cells, prefix, place, [(row, value) for row in cells.curve_rows])
     if in_one_frame:
-        found += _search_of_all_columns(cells, prefix)
-    at_the_papers = cells.at_the_papers_setting
-    rows = [(row, at_the_papers[row.key]) for row in cells.curve_rows if row.key in at_the_papers]
+        lines = [
+            (replace(row, title=f"{row.title}, {column.title}", look=f"{row.look}/{rank}"), column.value)
+            for row in cells.curve_rows
+            for rank, column in enumerate(cells.columns)
+        ]
+        found += _search(cells, prefix, "", lines)
+    rows = [(row, cells.stated[row.key].runs) for row in cells.curve_rows if row.key in cells.stated]
     place = f"at the paper's {cells.stated_value}"
-    return (*found, *(_over_time(prefix, place, rows, cells, judged)[:1] if rows else ()))
+    return (*found, *(_over_time(prefix, place, rows, cells)[:1] if rows else ()))
 
 
-def _over_time(
-    prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells, judged: Metric
-) -> list[Plot]:
+def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells) -> list[Plot]:
     """Training loss, metric, norms and deviation of the runs in one column; `place` names the column."""
     rows = [(row, [history for history in found.history if history.evaluations]) for row, found in runs]
     name = "-".join(part for part in (prefix, slug(place)) if part)
     suffix = f", {place}" if place else ""
-    by_iteration = cells.artefact.curves == "iteration"
+    judged, by_iteration = cells.judged, cells.artefact.curves == "iteration"
     found = [
         Plot(
             f"{name}-training-loss",
@@ -100,46 +99,26 @@ def _over_time(
     return [plot for plot in found if plot.curves]
 
 
-def _search(cells: Cells, prefix: str, place: str, value: str) -> list[Plot]:
-    """What each setting of a search over one axis gave, every run a dot; of several axes, over the learning rate."""
-    name = _axis_of_search(cells)
-    rows = [(row, tried) for row in cells.curve_rows if (tried := cells.tried(row.key, value, name))] if name else []
-    return _search_plot(cells, name, rows, "-".join(part for part in (prefix, slug(place), "search") if part), place)
+def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, str]]) -> list[Plot]:
+    """What each setting of a search over one axis gave, every run a dot; of several axes, over the learning rate.
 
-
-def _search_of_all_columns(cells: Cells, prefix: str) -> list[Plot]:
-    """The searches of all columns in one frame: a line for each row and column."""
-    name = _axis_of_search(cells)
-    columns = list(enumerate(cells.columns))
-    rows = [
-        (replace(row, title=f"{row.title}, {column.title}", look=f"{row.look}/{rank}"), tried)
-        for row in cells.curve_rows
-        for rank, column in columns
-        if (tried := cells.tried(row.key, column.value, name))
-    ]
-    return _search_plot(cells, name, rows, f"{prefix}-search", "")
-
-
-def _axis_of_search(cells: Cells) -> str:
-    """The axis that a search is drawn over, '' where nothing was searched."""
+    `lines` are rows, each with the column that it is searched in.
+    """
     names = [axis.name for axis in cells.searched if len(axis.values) > 1]
-    return names[0] if len(names) == 1 else "lr" if "lr" in names else ""
-
-
-def _search_plot(
-    cells: Cells, name: str, rows: Sequence[tuple[Row, Mapping[float, Mapping[int, float]]]], file: str, place: str
-) -> list[Plot]:
-    curves = [
-        curve for row, tried in rows if len(tried) > 1 and (curve := search_curve(row, dict(sorted(tried.items())))).x
-    ]
+    name = names[0] if len(names) == 1 else "lr"
+    if name not in names:
+        return []
+    searches = [(row, cells.tried(row.key, column, name)) for row, column in lines]
+    curves = [search_curve(row, dict(sorted(tried.items()))) for row, tried in searches if len(tried) > 1]
+    curves = [curve for curve in curves if curve.x]
     if not curves:
         return []
     words = SETTINGS.get(name, name)
-    others = [axis.name for axis in cells.searched if len(axis.values) > 1 and axis.name != name]
-    beside = f", at the best {' and '.join(SETTINGS.get(other, other) for other in others)} of each" if others else ""
+    others = [SETTINGS.get(other, other) for other in names if other != name]
+    beside = f", at the best {' and '.join(others)} of each" if others else ""
     return [
         Plot(
-            file,
+            "-".join(part for part in (prefix, slug(place), "search") if part),
             f"What the search over the {words} gave{beside}" + (f", {place}" if place else ""),
             words,
             cells.metric.label,
@@ -161,7 +140,7 @@ def _losses(history: History) -> Points:
     return [(float(step), loss) for step, loss in history.losses]
 
 
-def _evaluations(history: History, field: str) -> Points:
+def _evaluations(history: History, field: str) -> list[tuple[float, Any]]:
     return [(line["epoch"], line[field]) for line in history.evaluations if line.get(field) is not None]
 
 
@@ -178,11 +157,7 @@ def _curve(row: Row, lines: Sequence[Points]) -> Curve:
 
 def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
     """A search as a curve, over the seeds that all its settings have, as far as there are any."""
-    seeds = set.intersection(*(set(values) for values in found.values()))
-    kept = {
-        setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
-        for setting, values in found.items()
-    }
+    kept = in_common(found)
     ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
     means = tuple(mean(values) for values in ended.values())
     lost = tuple(setting for setting, values in found.items() if diverging(values))
@@ -191,20 +166,14 @@ def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
 
 
 def _norms(row: Row, histories: Sequence[History]) -> Curve | None:
-    lines = [[line for line in history.evaluations if "weight_norms" in line] for history in histories]
-
-    def quartile(position: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        x, values = _aligned([_points(each, position) for each in lines if each])
-        return x, tuple(mean(each) for each in values)
-
-    if not any(lines):
+    """The mean of the medians, between those of the quartiles."""
+    found = [_evaluations(history, "weight_norms") for history in histories]
+    lines = [line for line in found if line]
+    if not lines:
         return None
-    x, median = quartile(2)
-    return Curve(row, x, median, quartile(1)[1], quartile(3)[1], len(histories))
-
-
-def _points(lines: Iterable[Mapping[str, Any]], position: int) -> Points:
-    return [(line["epoch"], line["weight_norms"][position]) for line in lines]
+    quartiles = [_aligned([[(x, norms[part]) for x, norms in line] for line in lines]) for part in (1, 2, 3)]
+    low, median, high = (tuple(map(mean, values)) for _, values in quartiles)
+    return Curve(row, quartiles[1][0], median, low, high, len(histories))
 
 
 def _aligned(lines: Sequence[Points]) -> tuple[tuple[float, ...], list[list[float]]]:

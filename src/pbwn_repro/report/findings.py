@@ -47,17 +47,16 @@ class Finding:
 
 def findings(report: Report) -> list[Finding]:
     """The findings that there are runs for: semi-supervised learning, what a step costs, the network of figure 2."""
-    shown = {section.artefact.name: section for section in _best_scales(report)}
-    found = [*_ladder(shown[LADDER])] if LADDER in shown else []
-    found += [_cost(shown[COST])] if COST in shown else []
-    found += [*_mlp(shown[MLP])] if MLP in shown else []
-    return found
+    # Sections of one artefact come largest scale first: that one stays.
+    shown = {each.artefact.name: each for each in reversed(report.shown) if each.has_results and not each.variant}
+    made = {LADDER: _ladder, COST: _cost, MLP: _mlp}
+    return [finding for name, find in made.items() if name in shown for finding in find(shown[name])]
 
 
 def learning_rates(report: Report) -> list[Plot]:
     """The test error over the learning rate in figure 2's networks, with and without the projection."""
     sections = [each for each in report.shown if each.artefact.name == MLP and each.scale == "paper"]
-    return [plot for section in sections if (plot := _learning_rates(section)) is not None]
+    return [plot for section in sections if (plot := _learning_rates(section))]
 
 
 def _learning_rates(section: Section) -> Plot | None:
@@ -82,67 +81,42 @@ def _learning_rates(section: Section) -> Plot | None:
     )
 
 
-def _best_scales(report: Report) -> Iterator[Section]:
-    """Each artefact itself at the largest scale that it has; sections of one artefact come largest first."""
-    seen = set()
-    for section in report.shown:
-        if section.has_results and not section.variant and section.artefact.name not in seen:
-            seen.add(section.artefact.name)
-            yield section
-
-
 def _ladder(section: Section) -> Iterator[Finding]:
     """With and without PBWN, for each number of labels."""
     for column in section.table.columns if section.table else ():
-        ours, theirs = (_summary(section, key, column) for key in (_WITH, _WITHOUT))
-        if ours is None or theirs is None:
-            continue
-        yield Finding(
-            what=f"Ladder network on MNIST with {column.title}, test error",
-            value=_percent(ours),
-            beside=f"{_percent(theirs)} without",
-            paper=_of_the_paper(section, column),
-            basis=_runs(section, ours, theirs),
-            anchor=section.anchor,
-        )
+        what = f"Ladder network on MNIST with {column.title}, test error"
+        yield from _with_and_without(section, column, what, _of_the_paper(section, column))
 
 
 def _mlp(section: Section) -> Iterator[Finding]:
     """At each method's best learning rate."""
-    if section.table is None:
-        return
-    column = next((column for column in section.table.columns if column.metric == "test_error"), None)
-    if column is None:
-        return
+    what = "MLP on MNIST at each method's best learning rate, test error"
+    columns = section.table.columns if section.table else ()
+    for column in [column for column in columns if column.metric == "test_error"][:1]:
+        yield from _with_and_without(section, column, what, "The paper shows curves, no numbers.")
+
+
+def _with_and_without(section: Section, column: Column, what: str, paper: str) -> Iterator[Finding]:
+    """A column's finding, where both have runs, each with the rate that was searched for it."""
     ours, theirs = (_summary(section, key, column) for key in (_WITH, _WITHOUT))
     if ours is not None and theirs is not None:
-        rates = [f"{each.chosen.get('lr', 0):g}" for each in (ours, theirs)]
-        yield Finding(
-            what="MLP on MNIST at each method's best learning rate, test error",
-            value=f"{_percent(ours)} (rate {rates[0]})",
-            beside=f"{_percent(theirs)} without (rate {rates[1]})",
-            paper="The paper shows curves, no numbers.",
-            basis=_runs(section, ours, theirs),
-            anchor=section.anchor,
-        )
+        rates = [f" (rate {each.chosen['lr']:g})" if section.artefact.name == MLP else "" for each in (ours, theirs)]
+        value, beside = f"{_percent(ours)}{rates[0]}", f"{_percent(theirs)} without{rates[1]}"
+        yield Finding(what, value, beside, paper, _runs(section, ours, theirs), section.anchor)
 
 
-def _cost(section: Section) -> Finding:
+def _cost(section: Section) -> Iterator[Finding]:
     """The time of the projection itself, and the paper's extra time of whole trainings, over the networks timed."""
     assert section.table is not None
-    by_metric = {
-        metric: [column for column in section.table.columns if column.metric == metric]
-        for metric in ("own", "relative")
-    }
-    own = [summary for column in by_metric["own"] if (summary := _summary(section, _WITH, column))]
-    paper = [cell.paper.value for column in by_metric["relative"] if (cell := section.table.cells[_WITH, column]).paper]
-    values = [summary.mean for summary in own]
-    return Finding(
+    columns = section.table.columns
+    own = [summary for column in columns if column.metric == "own" and (summary := _summary(section, _WITH, column))]
+    over_normal = [section.table.cells[_WITH, column].paper for column in columns if column.metric == "relative"]
+    yield Finding(
         what="Time of the projection in a training step",
-        value=f"{_span(values)} %",
+        value=f"{_span([summary.mean for summary in own])} %",
         beside="of a step without it",
-        paper=f"The paper's hours say {_span(paper)} %, on one Tesla K80.",
-        basis=f"{len(values)} networks on a CPU, medians of {own[0].count} rounds, {section.scale} scale",
+        paper=f"The paper's hours say {_span([number.value for number in over_normal if number])} %, on one Tesla K80.",
+        basis=f"{len(own)} networks on a CPU, medians of {own[0].count} rounds, {section.scale} scale",
         anchor=section.anchor,
     )
 

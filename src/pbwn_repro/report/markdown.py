@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import pandas as pd
+
 from pbwn_repro.catalog import Number
 from pbwn_repro.catalog.relatives import RELATIVES
-from pbwn_repro.report.absolute import FEW
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
     Cell,
@@ -26,7 +25,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.sections import machine
-from pbwn_repro.report.statistics import Interval, digits
+from pbwn_repro.report.statistics import FEW, Interval, digits
 
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
@@ -130,21 +129,21 @@ def without_literature(table: Table) -> Table:
 
 def comma_separated(table: Table) -> str:
     """A line for each cell that holds anything, numbers in full."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(_HEADER)
     titles = {row.key: row.title for row in table.rows}
+    lines = []
     for (row, column), cell in table.cells.items():
         ours, paper = cell.ours, cell.paper
-        if ours is None and paper is None:
-            continue
-        median = ours.median if ours and ours.values else None
-        mine = (
-            (ours.mean, ours.deviation, median, ours.count, ours.diverged, chosen_text(ours)) if ours else (None,) * 6
-        )
-        theirs = (paper.value, paper.spread, paper.seeds) if paper else (None,) * 3
-        writer.writerow([titles[row], column.title, *(_plain(value) for value in (*mine, *theirs))])
-    return file.getvalue()
+        line: dict[str, object] = {"row": titles[row], "column": column.title}
+        if ours:
+            line |= {"ours": ours.mean, "deviation": ours.deviation, "median": ours.median if ours.values else None}
+            line |= {"runs": ours.count, "diverged": ours.diverged, "chosen": chosen_text(ours)}
+        if paper:
+            line |= {"paper": paper.value, "paper_spread": paper.spread, "paper_seeds": paper.seeds}
+        if ours or paper:
+            lines.append(line)
+    # As objects: a column of counts with gaps would become one of floats.
+    text: str = pd.DataFrame(lines, columns=_HEADER, dtype=object).to_csv(index=False, lineterminator="\n")
+    return text
 
 
 def latex(table: Table, caption: str) -> str:
@@ -188,10 +187,6 @@ def _with_spread(middle: float, spread: float | None, decimals: int, *, fixed: b
     if 0 < size < 0.1 and not fixed:
         decimals = max(decimals, min(12, 2 - math.floor(math.log10(size))))
     return f"{middle:.{decimals}f}" + ("" if spread is None else f" ± {spread:.{decimals}f}")
-
-
-def _plain(value: object) -> object:
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
 # --- the report

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
 from math import inf, isclose, isfinite, log
 from pathlib import Path
 from statistics import median
@@ -18,26 +18,16 @@ from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Sca
 from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs, Within
 from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
-from pbwn_repro.report.model import Cell, Curve, Outcome, Plot, Row, Section, Summary, Table, Verdict
-from pbwn_repro.report.runs import DamageError, folders_in, read_environment, read_json
-from pbwn_repro.report.statistics import Interval, compare, deviation, digits, mean, paired, span
-from pbwn_repro.report.verdicts import one_sided, undecided
+from pbwn_repro.report.model import Cell, Curve, Plot, Row, Section, Summary, Table, Verdict
+from pbwn_repro.report.runs import COLUMNS, DamageError, folders_in, read_environment, read_json
+from pbwn_repro.report.statistics import Compared, Interval, compare, digits, mean, paired, span
+from pbwn_repro.report.verdicts import between, one_sided, undecided
 
 Result = Mapping[str, Any]
 _AGREEMENT = 1e-6  # between closed form and automatic differentiation
 _NORMAL = "normal"
 # What table 5 shows of each network, by the name of a column's metric.
 _COSTS = {"relative": "% over Normal", "own": "projection alone, %", "hours": "hours"}
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """What is shown of a measurement."""
-
-    table: Table | None
-    plots: tuple[Plot, ...]
-    verdicts: tuple[Verdict, ...]
-    notes: tuple[str, ...] = ()
 
 
 def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tuple[Section | None, dict[Path, str]]:
@@ -68,35 +58,26 @@ def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tu
 def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
     if not (path / "result.json").exists():
         verdicts = tuple(undecided(claim, "The measurement is not finished.") for claim in artefact.claims)
-        notes = ("The measurement is not finished.",)
-        return Section(artefact, scale, pd.DataFrame(), verdicts=verdicts, notes=notes, unfinished=(path,))
+        begun = pd.DataFrame([{"path": path, "state": "unfinished"}], columns=COLUMNS)
+        return Section(artefact, scale, begun, verdicts=verdicts, notes=("The measurement is not finished.",))
     result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
-    show: Callable[[MeasuredArtefact, str, Result], _Shown] = {
+    show: Callable[[MeasuredArtefact, Scale, Result], Section] = {
         "conditioning": _spectra,
         "gradients": _gradients,
         "landscape": _landscape,
         "time-cost": _time_cost,
     }[artefact.measurement]
     try:
-        shown = show(artefact, f"{artefact.name}-{scale}", result)
+        shown = show(artefact, scale, result)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamageError(f"result.json is not what the measurement writes ({error!r})") from None
-    return Section(
-        *(artefact, scale, pd.DataFrame()),
-        table=shown.table,
-        plots=shown.plots,
-        verdicts=shown.verdicts,
-        notes=(f"Scale {scale}.", *shown.notes),
-        landscapes=result if artefact.measurement == "landscape" else None,
-        environments=(environment,),
-        measurement=path,
-    )
+    return replace(shown, notes=(f"Scale {scale}.", *shown.notes), environments=(environment,), measurement=path)
 
 
 # --- figure 1
 
 
-def _landscape(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+def _landscape(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
     """The curves over alpha and the verdicts; ValueError where closed form and measurement do not agree.
 
     The condition numbers are drawn with the surfaces.
@@ -112,8 +93,10 @@ def _landscape(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Show
         )
     )
     title = "Largest eigenvalue of the Hessian: steps of gradient descent have to stay below 2 over it"
-    plot = Plot(f"{prefix}-largest-eigenvalue", title, "alpha", "largest eigenvalue", curves, True, True, main=True)
-    return _Shown(None, (plot,), tuple(_conditioning(claim, result) for claim in artefact.claims))
+    name = f"{artefact.name}-{scale}-largest-eigenvalue"
+    plot = Plot(name, title, "alpha", "largest eigenvalue", curves, True, True, main=True)
+    verdicts = tuple(_conditioning(claim, result) for claim in artefact.claims)
+    return Section(artefact, scale, plots=(plot,), verdicts=verdicts, landscapes=result)
 
 
 def _conditioning(claim: Claim, result: Result) -> Verdict:
@@ -162,120 +145,115 @@ _SEEN = {
 }
 
 
-def _spectra(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
     """The table of all moments, the curves over training, and the verdicts on what stands at the end."""
+    networks, moments = result["networks"], range(len(result["moments"]))
     names = [name for one in result["methods"] for name in ((one, WN_WEIGHTS) if one == "wn" else (one,))]
-    rows = tuple(Row(name, _title(name), name) for name in names)
-    columns = tuple(
-        Column(f"{network}, {words}, {_MOMENTS[moment]}", f"{network} {moment}", kind)
-        for network in result["networks"]
+    rows = [Row(name, _title(name), name) for name in names]
+    # One number of each seed's run.
+    seen = {
+        (network, row.key, kind, moment): [
+            _seen(run[moment], row.key, kind) for run in part["methods"]["wn" if row.key == WN_WEIGHTS else row.key]
+        ]
+        for row in rows
+        for network, part in networks.items()
+        for kind in _SEEN
+        for moment in moments
+    }
+    columns = {
+        (network, kind, moment): Column(f"{network}, {words}, {_MOMENTS[moment]}", f"{network} {moment}", kind)
+        for network in networks
         for kind, words in _SEEN.items()
-        for moment in range(len(result["moments"]))
-    )
-    cells = {(row.key, column): Cell(_seen_cell(result, row.key, column), None) for row in rows for column in columns}
-    table = Table(rows, columns, cells, unit="of the training loss on fixed examples")
-    plots = tuple(
+        for moment in moments
+    }
+    cells = {
+        (name, columns[network, kind, moment]): Cell(Summary.of(values) if all(map(isfinite, values)) else None, None)
+        for (network, name, kind, moment), values in seen.items()
+    }
+    plots = [
         Plot(
-            f"{prefix}-{network}-{kind}",
+            f"{artefact.name}-{scale}-{network}-{kind}",
             f"{network}: {words}",
             "share of training",
             words,
-            tuple(_seen_curve(result, network, kind, row) for row in rows),
+            tuple(
+                _seen_curve(row, result["moments"], [seen[network, row.key, kind, moment] for moment in moments])
+                for row in rows
+            ),
             y_log=True,
             main=kind == "spectrum",
         )
-        for network in result["networks"]
+        for network in networks
         for kind, words in _SEEN.items()
-    )
-    last = len(result["moments"]) - 1
-    verdicts = [
-        _seen_verdict(claim, result, network, row, than, last)
-        for claim in artefact.claims
-        for network in result["networks"]
-        for row, than in _pairs(claim)
     ]
-    return _Shown(table, plots, tuple(verdicts))
+    verdicts = [
+        _seen_verdict(claim, network, kind, pair, [seen[network, name, kind, moments[-1]] for name in pair])
+        for claim in artefact.claims
+        for network in networks
+        for kind, pair in _pairs(claim)
+    ]
+    table = Table(tuple(rows), tuple(columns.values()), cells, unit="of the training loss on fixed examples")
+    return Section(artefact, scale, table=table, plots=tuple(plots), verdicts=tuple(verdicts))
 
 
-def _pairs(claim: Claim) -> list[tuple[str, str]]:
-    assert isinstance(claim.criterion, Better)
-    return [(row, than) for row in claim.criterion.rows for than in claim.criterion.than]
+def _pairs(claim: Claim) -> list[tuple[str, tuple[str, str]]]:
+    """What a claim compares, and of whom."""
+    criterion = claim.criterion
+    assert isinstance(criterion, Better)
+    return [(criterion.metric, (row, than)) for row in criterion.rows for than in criterion.than]
 
 
 def _title(name: str) -> str:
     return f"{method('wn').title}, its weights" if name == WN_WEIGHTS else method(name).title
 
 
-def _runs_of(result: Result, network: str, name: str) -> list[Any]:
-    runs: list[Any] = result["networks"][network]["methods"]["wn" if name == WN_WEIGHTS else name]
-    return runs
+def _seen(found: Mapping[str, Any], name: str, kind: str) -> float:
+    """One number of a run at a moment; infinite where the spectrum's top is not positive."""
+    if kind == "gradients":
+        norms = [norm for norm in found["gradient_norms"].values() if norm > 0]
+        return float(max(norms) / min(norms))
+    of_weights = name == WN_WEIGHTS
+    values = found["weight_eigenvalues"] if of_weights else found.get("tangent_eigenvalues", found["eigenvalues"])
+    if kind == "largest":
+        return float(values[0])
+    return float(values[0] / values[-1]) if values[-1] > 0 else inf
 
 
-def _seen(result: Result, network: str, name: str, kind: str, moment: int) -> list[float]:
-    """One number of each seed's run at a moment; not a number where the spectrum's top is not positive."""
-    found = []
-    for run in _runs_of(result, network, name):
-        values = run[moment].get("tangent_eigenvalues", run[moment]["eigenvalues"])
-        values = run[moment]["weight_eigenvalues"] if name == WN_WEIGHTS else values
-        norms = [norm for norm in run[moment]["gradient_norms"].values() if norm > 0]
-        if kind == "largest":
-            found.append(float(values[0]))
-        elif kind == "spectrum":
-            found.append(values[0] / values[-1] if values[-1] > 0 else inf)
-        else:
-            found.append(max(norms) / min(norms))
-    return found
+def _seen_curve(row: Row, moments: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:
+    """The mean and the range over seeds at each moment that has numbers."""
+    known = [(float(moment), [*filter(isfinite, seeds)]) for moment, seeds in zip(moments, values, strict=True)]
+    kept = [(moment, seeds) for moment, seeds in known if seeds]
+    means, lows, highs = (tuple(of(seeds) for _, seeds in kept) for of in (mean, min, max))
+    return Curve(row, tuple(moment for moment, _ in kept), means, lows, highs, len(values[0]))
 
 
-def _seen_cell(result: Result, name: str, column: Column) -> Summary | None:
-    network, moment = column.value.rsplit(" ", 1)
-    values = _seen(result, network, name, column.metric, int(moment))
-    if not all(map(isfinite, values)):
-        return None
-    return Summary(tuple(values), mean(values), deviation(values))
-
-
-def _seen_curve(result: Result, network: str, kind: str, row: Row) -> Curve:
-    moments = range(len(result["moments"]))
-    values = [[one for one in _seen(result, network, row.key, kind, moment) if isfinite(one)] for moment in moments]
-    kept = [moment for moment in moments if values[moment]]
-    means, lows, highs = (tuple(of(values[moment]) for moment in kept) for of in (mean, min, max))
-    x = tuple(float(result["moments"][moment]) for moment in kept)
-    return Curve(row, x, means, lows, highs, len(_runs_of(result, network, row.key)))
-
-
-def _seen_verdict(claim: Claim, result: Result, network: str, row: str, than: str, moment: int) -> Verdict:
+def _seen_verdict(
+    claim: Claim, network: str, kind: str, pair: tuple[str, str], sides: Sequence[Sequence[float]]
+) -> Verdict:
     """Compared as logarithms, in pairs by seed: ratios have no scale of their own."""
-    assert isinstance(claim.criterion, Better)
-    kind = claim.criterion.metric
-    sides = [_seen(result, network, name, kind, moment) for name in (row, than)]
-    names = (_title(row), _title(than), network)
-    values = [{seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides]
-    if not all(values):
+    names = (_title(pair[0]), _title(pair[1]), network)
+    ours, theirs = ({seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides)
+    if not ours or not theirs:
         return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")
-    compared = compare(values[0], values[1])
-    interval, counts = compared.interval, compared.counts
-    outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
-    counted = "one run a side" if interval is None else compared.kind
+    compared = compare(ours, theirs)
+    outcome = one_sided(compared.interval, compared.counts, lower=True)
     words = (
         f"{_SEEN[kind]}: {digits(mean(sides[0]))} of {names[0]}, {digits(mean(sides[1]))} of {names[1]} on {network} "
-        f"({counted})."
+        f"({compared.kind or 'one run a side'})."
     )
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    difference = mean(list(values[0].values())) - mean(list(values[1].values()))
-    return Verdict(claim, outcome, words, difference, low, high, counts, *names)
+    return Verdict.on(claim, outcome, words, compared, names, dots=())
 
 
 # --- table 5
 
 
-def _time_cost(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+def _time_cost(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
     """The table of percentages and hours, and the verdicts; ValueError where they do not follow from the times."""
     _check_times(result)
     assert artefact.table is not None
     times = _Times(artefact.table, result)
-    verdicts = [verdict for claim in artefact.claims for verdict in times.on(claim)]
-    return _Shown(times.table(), (), tuple(verdicts), times.notes())
+    verdicts = tuple(verdict for claim in artefact.claims for verdict in times.on(claim))
+    return Section(artefact, scale, table=times.table(), verdicts=verdicts, notes=times.notes())
 
 
 class _Times:
@@ -353,50 +331,34 @@ class _Times:
         return Summary(tuple(_hours(part, seconds) for seconds in found["seconds"]), found["hours"], None)
 
     def _paper(self, name: str, column: Column) -> Number | None:
-        title = self._title(column.value)
+        title = next(each.title for each in self.paper.columns if each.value == column.value)
         if (name, title) not in self.paper.numbers or column.metric == "own":
             return None
         return self.paper.numbers[name, title] if column.metric == "hours" else Number(self._over_normal(name, title))
-
-    def _title(self, network: str) -> str:
-        return next(column.title for column in self.paper.columns if column.value == network)
 
     def _over_normal(self, name: str, title: str) -> float:
         hours, normal = (self.paper.numbers[key, title].value for key in (name, _NORMAL))
         return 100 * (hours / normal - 1)
 
     def _cost(self, claim: Claim, criterion: Costs, column: Column) -> Verdict:
-        values = percentages(self.result, column.value, criterion.row)
-        interval = _interval(values)
-        outcome: Outcome = "not enough runs"
-        if interval and criterion.most is not None:
-            inside, outside = interval.high <= criterion.most, interval.low > criterion.most
-            outcome = "holds" if inside else "does not hold" if outside else outcome
-        if interval and criterion.least is not None:
-            inside, outside = interval.low >= criterion.least, interval.high < criterion.least
-            outcome = "holds" if inside else "does not hold" if outside else outcome
+        compared = _over_rounds(percentages(self.result, column.value, criterion.row))
+        least = -inf if criterion.least is None else criterion.least
+        most = inf if criterion.most is None else criterion.most
         names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
         printed = criterion.row if criterion.row in self.paper.rows else "pbwn-riem"  # the paper times no other form
         timed = (printed, column.title) in self.paper.numbers
         theirs = f" The paper's hours say {self._over_normal(printed, column.title):.2f} %." if timed else ""
-        words = (
-            f"{names[0]} takes {_more(median(values), interval)} time than {names[1]} on {column.title} ("
-            f"{_span(interval)}; median of {len(values)} rounds).{theirs}"
-        )
-        return _verdict(claim, outcome, values, interval, words, names)
+        words = f"{names[0]} takes {_more(compared)} time than {names[1]} on {column.title} {_basis(compared)}.{theirs}"
+        return Verdict.on(claim, between(compared.interval, least, most), words, compared, names)
 
     def _shorter(self, claim: Claim, row: str, than: str, column: Column) -> Verdict:
         sides = [percentages(self.result, column.value, name) for name in (row, than)]
-        values = [ours - theirs for ours, theirs in zip(*sides, strict=True)]
-        interval = _interval(values)
-        counts = (len(values), len(values))
-        outcome = one_sided(interval, counts, lower=True) if interval else "not enough runs"
+        compared = _over_rounds([ours - theirs for ours, theirs in zip(*sides, strict=True)])
+        outcome = one_sided(compared.interval, compared.counts, lower=True)
         names = (self.titles[row], self.titles[than], column.title)
-        words = (
-            f"{names[0]} takes {_more(median(values), interval)} of a normal step's time than {names[1]} on "
-            f"{column.title} ({_span(interval)}; median of {len(values)} rounds)."
-        )
-        return _verdict(claim, outcome, values, interval, words, names)
+        place = f"{column.title} {_basis(compared)}"
+        words = f"{names[0]} takes {_more(compared)} of a normal step's time than {names[1]} on {place}."
+        return Verdict.on(claim, outcome, words, compared, names)
 
 
 def percentages(result: Result, network: str, name: str) -> list[float]:
@@ -406,29 +368,44 @@ def percentages(result: Result, network: str, name: str) -> list[float]:
     return [100 * (mine / normal - 1) for mine, normal in pairs]
 
 
-def _verdict(
-    claim: Claim,
-    outcome: Outcome,
-    values: Sequence[float],
-    interval: Interval | None,
-    words: str,
-    names: tuple[str, str, str],
-) -> Verdict:
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    return Verdict(claim, outcome, words, median(values), low, high, (len(values), len(values)), *names)
-
-
-def _interval(values: list[float]) -> Interval | None:
+def _over_rounds(values: Sequence[float]) -> Compared:
+    """The median over rounds, with its exact interval."""
     found = median_with_interval(values)
-    if found["value"] is None or found["low"] is None or found["high"] is None:
-        return None
-    return Interval(found["value"], found["low"], found["high"])
+    low, high = found["low"], found["high"]
+    interval = None if low is None or high is None else Interval(median(values), low, high)
+    return Compared(median(values), interval, (len(values), len(values)))
+
+
+def _hours(part: Mapping[str, Any], seconds: float) -> float:
+    return float(seconds * part["steps_per_epoch"] * part["epochs"] / 3600)
+
+
+def _more(compared: Compared) -> str:
+    assert compared.difference is not None, "there is a round"
+    return f"{digits(abs(compared.difference), compared.interval)} % {'less' if compared.difference < 0 else 'more'}"
+
+
+def _basis(compared: Compared) -> str:
+    limits = span(compared.interval) if compared.interval else "too few rounds for an interval"
+    return f"({limits}; median of {compared.counts[0]} rounds)"
+
+
+def _check_times(result: Result) -> None:
+    for network, part in result["networks"].items():
+        for name, found in part["methods"].items():
+            stated = found["percent_over_normal"]["value"]
+            follows = median(percentages(result, network, name))
+            if not isclose(stated, follows, rel_tol=1e-9, abs_tol=1e-9):
+                raise ValueError(f"{network}, {name}: {stated} % is stated, {follows} % follows from the times")
+            hours = _hours(part, median(found["seconds"]))
+            if not isclose(found["hours"], hours, rel_tol=1e-9):
+                raise ValueError(f"{network}, {name}: {found['hours']} hours are stated, {hours} follow from the times")
 
 
 # --- gradients
 
 
-def _gradients(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Shown:
+def _gradients(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
     """What was measured by layer, as a table of means over seeds, and the verdicts."""
     layers = [layer for part in result["networks"].values() for layer in next(iter(part.values()))["gradient_share"]]
     kinds = {"gradient_share": "share along the weights", "passed_back": "ratio passed back"}
@@ -443,57 +420,26 @@ def _gradients(artefact: MeasuredArtefact, prefix: str, result: Result) -> _Show
     for (network, name, kind), column in columns.items():
         for row in rows:
             values = result["networks"][network][name][kind].get(row.key)
-            ours = Summary(tuple(values), mean(values), deviation(values)) if values else None
-            cells[row.key, column] = Cell(ours, None)
+            cells[row.key, column] = Cell(Summary.of(values) if values else None, None)
     unit = "share of the squared gradient along the weights, and norm passed back over norm received"
     table = Table(rows, tuple(columns.values()), cells, unit)
-    verdicts = [verdict for claim in artefact.claims for verdict in _within(claim, result)]
-    return _Shown(table, (), tuple(verdicts))
+    verdicts = [
+        [*_within(claim, result)] or [undecided(claim, "Nothing of it was measured.")] for claim in artefact.claims
+    ]
+    return Section(artefact, scale, table=table, verdicts=tuple(chain(*verdicts)))
 
 
-def _within(claim: Claim, result: Result) -> list[Verdict]:
+def _within(claim: Claim, result: Result) -> Iterator[Verdict]:
     """Whether the mean of each layer lies between the bounds."""
     criterion = claim.criterion
     assert isinstance(criterion, Within)
-    found = []
+    title, bounds = method(criterion.row).title, f"between {criterion.least:g} and {criterion.most:g}"
     for network, part in result["networks"].items():
         for layer, values in part.get(criterion.row, {}).get(criterion.metric, {}).items():
             interval = paired(values) if len(values) > 1 else None
-            outcome: Outcome = "not enough runs"
-            if interval and criterion.least <= interval.low and interval.high <= criterion.most:
-                outcome = "holds"
-            elif interval and (interval.high < criterion.least or interval.low > criterion.most):
-                outcome = "does not hold"
-            words = f"layer {layer} of {network} with {method(criterion.row).title}: {digits(mean(values), interval)}"
-            bounds = f"between {criterion.least:g} and {criterion.most:g}"
             limits = span(interval) if interval else "one run"
-            sentence = f"In {words} ({limits}; {bounds} is claimed)."
-            names = (method(criterion.row).title, "", f"{network}, layer {layer}")
-            found.append(_verdict(claim, outcome, values, interval, sentence, names))
-    return found or [undecided(claim, "Nothing of it was measured.")]
-
-
-def _hours(part: Mapping[str, Any], seconds: float) -> float:
-    return float(seconds * part["steps_per_epoch"] * part["epochs"] / 3600)
-
-
-def _more(percent: float, interval: Interval | None) -> str:
-    return f"{digits(abs(percent), interval)} % {'less' if percent < 0 else 'more'}"
-
-
-def _span(interval: Interval | None) -> str:
-    if interval is None:
-        return "too few rounds for an interval"
-    return span(interval)
-
-
-def _check_times(result: Result) -> None:
-    for network, part in result["networks"].items():
-        for name, found in part["methods"].items():
-            stated = found["percent_over_normal"]["value"]
-            follows = median(percentages(result, network, name))
-            if not isclose(stated, follows, rel_tol=1e-9, abs_tol=1e-9):
-                raise ValueError(f"{network}, {name}: {stated} % is stated, {follows} % follows from the times")
-            hours = _hours(part, median(found["seconds"]))
-            if not isclose(found["hours"], hours, rel_tol=1e-9):
-                raise ValueError(f"{network}, {name}: {found['hours']} hours are stated, {hours} follow from the times")
+            value = f"{digits(mean(values), interval)} ({limits}; {bounds} is claimed)"
+            words = f"In layer {layer} of {network} with {title}: {value}."
+            compared = Compared(median(values), interval, (len(values), len(values)))
+            outcome = between(interval, criterion.least, criterion.most)
+            yield Verdict.on(claim, outcome, words, compared, (title, "", f"{network}, layer {layer}"))

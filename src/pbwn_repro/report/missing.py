@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, Plan, Scale, TrainedArtefact
-from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
@@ -83,7 +82,8 @@ def needed(decided: Decided, section: Section) -> str:
 
 def _missing_runs(decided: Decided, section: Section) -> str:
     """The runs of the protocol that a claim speaks of and that are not there, by their cells."""
-    row, columns = _axes(section)
+    [row] = [axis for axis in section.axes if axis.role == "row"]
+    columns = [axis.name for axis in section.axes if axis.role == "column"]
     keys, places = _rows_of(decided), _columns_of(decided, section)
     plans = [
         plan
@@ -99,17 +99,16 @@ def _missing_runs(decided: Decided, section: Section) -> str:
     )
     named = [f"{place}: {count}" for place, count in cells.items()]
     listed = "; ".join(named[:_NAMED]) + (f"; and {len(named) - _NAMED} more cells" if len(named) > _NAMED else "")
-    only = "".join(f" {option}" for option in _only({columns[0]: places} if places else {}))
-    words = f"{_counted(plans)} of this scale's protocol ({listed}), {hours(plans, section)}: "
-    return f"{words}`{command(section)}{only}`.{_at_begun_settings(plans, section)}{_about_copies(section)}"
+    made_by = command(section) + _only({columns[0]: places} if places else {})
+    copies = " FOLDER holds the copy of the data that these runs used." if "FOLDER" in made_by else ""
+    words = f"{_counted(plans)} of this scale's protocol ({listed}), {hours(plans, section)}: `{made_by}`."
+    return words + _at_begun_settings(plans, section) + copies
 
 
 def _at_begun_settings(plans: Sequence[Plan], section: Section) -> str:
     """Of a search that was hardly begun, what the settings take that have runs: a preliminary verdict needs no more."""
-    assert isinstance(section.artefact, TrainedArtefact)
-    assert section.scale
-    searched = [axis.name for axis in section.artefact.axes(section.scale) if axis.role == "searched"]
-    begun = set(section.runs[searched].itertuples(index=False, name=None)) if searched and len(section.runs) else set()
+    searched = [axis.name for axis in section.axes if axis.role == "searched"]
+    begun = set(section.runs[searched].itertuples(index=False, name=None)) if searched else set()
     left = [plan for plan in plans if tuple(plan.labels[name] for name in searched) in begun]
     if not begun or not 0 < len(left) < len(plans):
         return ""
@@ -119,14 +118,10 @@ def _at_begun_settings(plans: Sequence[Plan], section: Section) -> str:
     return f" At the setting that has runs already, {_counted(left)} are left, {hours(left, section)}: `--only {only}`."
 
 
-def _about_copies(section: Section) -> str:
-    return " FOLDER holds the copy of the data that these runs used." if "FOLDER" in command(section) else ""
-
-
 def _rows_of(decided: Decided) -> set[str]:
     """The rows that a claim speaks of, none where it speaks of all."""
-    criterion = decided.claim.criterion
-    return {key for name in ("rows", "row", "than", "among") for key in _as_tuple(getattr(criterion, name, ()))}
+    named = [getattr(decided.claim.criterion, name, ()) for name in ("rows", "row", "than", "among")]
+    return {key for keys in named for key in ((keys,) if isinstance(keys, str) else keys)}
 
 
 def _columns_of(decided: Decided, section: Section) -> list[str]:
@@ -140,12 +135,9 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     """How many seeds the open comparisons would take with the spread that was found, and the runs that these are."""
     assert isinstance(section.artefact, TrainedArtefact)
     assert section.scale
-    open_ = [
-        verdict
-        for verdict in decided.verdicts
-        if verdict.outcome != "holds" and verdict.low is not None and verdict.high is not None and verdict.gap
-    ]
-    wanted = max((_seeds_for(verdict) for verdict in open_), default=0)
+    wanted_by = [(_seeds_for(verdict), verdict) for verdict in decided.verdicts if verdict.outcome != "holds"]
+    open_ = [verdict for seeds, verdict in wanted_by if seeds is not None]
+    wanted = max((seeds for seeds, _ in wanted_by if seeds is not None), default=0)
     there = max((count for verdict in open_ for count in verdict.counts), default=0)
     if wanted > _MOST_SEEDS:
         return f"With the spread found so far, more than {_MOST_SEEDS} seeds would be needed to decide what is open."
@@ -155,50 +147,42 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     only = {name: [str(value)] for name, value in section.variant.items()} | compared
     plans = section.artefact.plans(section.scale, seeds=wanted, only=only)
     more = [plan for plan in plans if int(plan.labels["seed"]) > there]
-    made_by = " ".join([*_base(section), f"--seeds {wanted}", *_only(compared)])
+    made_by = f"{_base(section)} --seeds {wanted}{_only(compared)}"
     return (
         f"With the spread found so far, about {wanted} seeds would decide the comparisons that have an interval and "
         f"are open: {_counted(more)} more, {hours(more, section)}: `{made_by}`."
     )
 
 
-def _seeds_for(verdict: Verdict) -> int:
+def _seeds_for(verdict: Verdict) -> int | None:
     """With how many seeds an interval of the same spread, which shrinks with their root, would decide."""
-    assert verdict.low is not None
-    assert verdict.high is not None
-    assert verdict.gap
+    if verdict.low is None or verdict.high is None or not verdict.gap:
+        return None
     reach = (verdict.high - verdict.low) / 2
     return math.ceil(min(min(verdict.counts) * (reach / verdict.gap) ** 2, 1e6))
 
 
 def _compared(verdicts: Sequence[Verdict], section: Section) -> dict[str, list[str]]:
     """Rows, columns and best settings of some comparisons, as `--only` takes them, where they are not all."""
-    assert isinstance(section.artefact, TrainedArtefact)
-    assert section.scale
-    assert section.table
     table = section.table
+    assert table
     titles = {title for verdict in verdicts for title in (verdict.row, verdict.against)}
     keys = {row.key for row in table.rows if row.title in titles}
     places = {column.value for column in table.columns if column.title in {verdict.column for verdict in verdicts}}
-    found: dict[str, set[str]] = {}
-    for axis in section.artefact.axes(section.scale):
-        if axis.role == "row":
-            found[axis.name] = keys
-        elif axis.role == "column":
-            found[axis.name] = places
-        elif axis.role == "searched":
-            cells = [cell.ours for (key, _), cell in table.cells.items() if cell.ours and key in keys]
-            found[axis.name] = {str(cell.chosen[axis.name]) for cell in cells if axis.name in cell.chosen}
-        found[axis.name] = found.get(axis.name, set()) & set(map(str, axis.values))
-        if len(found[axis.name]) in (0, len(axis.values)):
-            del found[axis.name]
-    return {name: sorted(values) for name, values in found.items()}
+    chosen = [cell.ours.chosen for (key, _), cell in table.cells.items() if cell.ours and key in keys]
+    found = {}
+    for axis in section.axes:
+        best = {str(setting[axis.name]) for setting in chosen if axis.name in setting}
+        compared = {"row": keys, "column": places, "searched": best}.get(axis.role, set()) & set(map(str, axis.values))
+        if 0 < len(compared) < len(axis.values):
+            found[axis.name] = sorted(compared)
+    return found
 
 
-def _only(chosen: Mapping[str, Sequence[str]]) -> list[str]:
+def _only(chosen: Mapping[str, Sequence[str]]) -> str:
     """The option that keeps these alone."""
     words = ",".join(f"{name}={value}" for name, values in chosen.items() for value in values)
-    return [f"--only {words}"] if words else []
+    return f" --only {words}" if words else ""
 
 
 def _counted(plans: Sequence[Plan]) -> str:
@@ -214,21 +198,20 @@ def command(section: Section) -> str:
         return ""
     if not section.is_reproduced:
         return f"pbwn {section.artefact.name}"
-    parts = _base(section)
-    seeds = max((config.seed for config in section.runs.config), default=0) if len(section.runs) else 0
+    words = _base(section)
     if isinstance(section.artefact, TrainedArtefact) and not section.missing:
         usual = max(section.artefact.seeds[section.scale], section.artefact.seeds_at_best.get(section.scale, 0))
-        parts += [f"--seeds {seeds}"] if seeds > usual else []
-    return " ".join(parts)
+        seeds = max(section.runs.seed, default=0)
+        words += f" --seeds {seeds}" if seeds > usual else ""
+    return words
 
 
-def _base(section: Section) -> list[str]:
+def _base(section: Section) -> str:
     """The command with the section's variant and its copy of the data: runs on another copy of a set are other runs."""
-    assert section.scale
-    parts = [_command(section.artefact.name, section.scale)]
-    parts += [f"--only {name}={value}" for name, value in section.variant.items()]
-    copies = {config.data.name for config in section.runs.config} if len(section.runs) else set()
-    return [*parts, *(f"--data {original(name)}=hf:FOLDER" for name in sorted(copies) if name != original(name))]
+    variant = [f"--only {name}={value}" for name, value in section.variant.items()]
+    copies = sorted({config.data.name for config in section.runs.config})
+    data = [f"--data {original(name)}=hf:FOLDER" for name in copies if name != original(name)]
+    return " ".join([_command(section.artefact.name, section.scale), *variant, *data])
 
 
 def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
@@ -239,7 +222,7 @@ def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
     alike = [(same[0].config, len(same)) for same in kinds.values()]
     on_gpu = sum(_effort(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
     words = f"about {on_gpu:,.1f} GPU hours" if on_gpu >= 0.1 else "minutes of a GPU"
-    shown = _seconds_of_a_flop(section) if section and len(section.runs) else {}
+    shown = _seconds_of_a_flop(section) if section else {}
     if not plans or any(_family(config) not in shown for config, _ in alike):
         return words
     on_cores = sum(_effort(config).flops * shown[_family(config)] * count for config, count in alike) / 3_600
@@ -305,17 +288,5 @@ def _effort(config: RunConfig) -> Effort:
 _COSTS: dict[tuple[object, ...], NetworkCost] = {}
 
 
-def _axes(section: Section) -> tuple[Axis, list[str]]:
-    """The row axis, and the names of the column axes."""
-    assert isinstance(section.artefact, TrainedArtefact)
-    assert section.scale
-    axes = section.artefact.axes(section.scale)
-    return next(axis for axis in axes if axis.role == "row"), [axis.name for axis in axes if axis.role == "column"]
-
-
-def _as_tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
-
-
-def _command(name: str, scale: Scale) -> str:
+def _command(name: str, scale: str) -> str:
     return f"pbwn reproduce {name} --scale {scale}"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf, nan
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, Artefact, Column, Number, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
-from pbwn_repro.report.statistics import Interval
+from pbwn_repro.metrics import Metric
+from pbwn_repro.report.runs import COLUMNS
+from pbwn_repro.report.statistics import Compared, Interval, deviation, mean
 
 Outcome = Literal["holds", "does not hold", "not enough runs"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -69,6 +73,16 @@ class Summary:
     deviation: float | None  # the sample's standard deviation; None for a single run
     chosen: Mapping[str, Any] = field(default_factory=dict)
     diverged: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float], chosen: Mapping[str, Any] | None = None, diverged: int = 0) -> Summary:
+        """All values in one."""
+        return cls(tuple(values), mean(values) if values else nan, deviation(values), chosen or {}, diverged)
+
+    def rank(self, metric: Metric) -> tuple[float, float]:
+        """Less is better: fewer runs that diverge come before any mean."""
+        lost = self.diverged / (self.diverged + self.count)
+        return lost, metric.sign * self.mean if self.values else inf
 
     @property
     def count(self) -> int:
@@ -176,6 +190,15 @@ class Verdict:
     beside: str = ""
     paper: Interval | None = None
 
+    @classmethod
+    def on(
+        cls, claim: Claim, outcome: Outcome, sentence: str, compared: Compared, names: tuple[str, str, str], **more: Any
+    ) -> Verdict:
+        """The verdict on a comparison; `names` are the titles of row, what it stands against, and column."""
+        low, high = (compared.interval.low, compared.interval.high) if compared.interval else (None, None)
+        more = {"dots": compared.dots, **more}
+        return cls(claim, outcome, sentence, compared.difference, low, high, compared.counts, *names, **more)
+
     @property
     def meaning(self) -> Meaning:
         """What it means to a user."""
@@ -225,8 +248,8 @@ class Section:
 
     Args:
         scale: empty for own experiments, which have none.
+        begun: its rows of the table of runs, whatever their state.
         variant: empty for the artefact itself.
-        runs: the finished ones, as rows of the table of runs; `ended` has those that diverged too.
         missing: what the scale's protocol still needs.
         compared: comparisons without a verdict, a sentence each.
         landscapes: figure 1's result, surfaces and all.
@@ -236,7 +259,7 @@ class Section:
 
     artefact: Artefact
     scale: Scale | Literal[""]
-    runs: pd.DataFrame
+    begun: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))
     variant: Mapping[str, Any] = field(default_factory=dict)
     table: Table | None = None
     plots: tuple[Plot, ...] = ()
@@ -245,22 +268,39 @@ class Section:
     notes: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
     landscapes: Mapping[str, Any] | None = None
-    unfinished: tuple[Path, ...] = ()
-    diverged: tuple[Path, ...] = ()
     environments: tuple[Mapping[str, Any], ...] = ()
     measurement: Path | None = None
     remarks: tuple[str, ...] = ()
-    ended: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The finished runs."""
+        return self.begun[self.begun.state == "done"]
 
     @property
-    def is_of_the_paper(self) -> bool:
-        """Whether it is a table or figure of the paper."""
-        return self.artefact.name in ARTEFACTS
+    def ended(self) -> pd.DataFrame:
+        """The runs that are finished or diverged."""
+        return self.begun[self.begun.state != "unfinished"]
+
+    @property
+    def diverged(self) -> tuple[Path, ...]:
+        """The folders of the runs that diverged."""
+        return tuple(self.begun[self.begun.state == "diverged"].path)
+
+    @property
+    def unfinished(self) -> tuple[Path, ...]:
+        """The folders of what was begun and has not ended."""
+        return tuple(self.begun[self.begun.state == "unfinished"].path)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """What differs between its runs."""
+        return self.artefact.axes(self.scale or "paper") if isinstance(self.artefact, TrainedArtefact) else ()
 
     @property
     def is_reproduced(self) -> bool:
         """Whether `pbwn reproduce` makes it: a table or figure of the paper, or an experiment of ours."""
-        return self.is_of_the_paper or self.artefact.name in EXPERIMENTS
+        return self.artefact.name in {**ARTEFACTS, **EXPERIMENTS}
 
     @property
     def is_own(self) -> bool:

@@ -107,7 +107,7 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
             overview=overview(report),
             tallies=tallies(report),
             findings=findings(report)[:3] if tallies(report) else [],
-            runs=len({path for section in report.sections if len(section.runs) for path in section.runs.path}),
+            runs=len({path for section in report.sections for path in section.runs.path}),
             environments=environments(report),
             missing=missing(report),
             assumption=ASSUMPTION,
@@ -175,10 +175,8 @@ def best(table: Table | None) -> set[tuple[str, Column]]:
         return set()
     found: set[tuple[str, Column]] = set()
     for column in table.columns:
-        sign = METRICS[column.metric].sign
-        # Fewer runs that diverge are better than any mean.
         ranks = {
-            place: (cell.ours.diverged / (cell.ours.diverged + cell.ours.count), sign * cell.ours.mean)
+            place: cell.ours.rank(METRICS[column.metric])
             for place, cell in table.cells.items()
             if place[1] == column and cell.ours and cell.ours.values
         }
@@ -192,27 +190,20 @@ def run_table(section: Section) -> tuple[list[str], list[list[str]]]:
     runs = section.runs
     if runs.empty:
         return [], []
-    axes = [axis.name for axis in section.artefact.axes(section.scale or "paper")]  # type: ignore[attr-defined]
+    axes = [axis.name for axis in section.axes]
     results = [name for name in ("deviation", "steps") if any(result.get(name) is not None for result in runs.result)]
     metrics = [name for name in METRICS if name in runs and runs[name].notna().any()]
     columns = [*axes, "seed", *(METRICS[name].label for name in metrics), *results, "folder"]
-    lines = [
-        [
-            *(_text(run[name]) for name in (*axes, "seed", *metrics)),
-            *(_text(run["result"].get(name)) for name in results),
-            run["path"].name,
-        ]
-        for run in runs.to_dict("records")
-    ]
-    return columns, lines
+    found = {name: [result.get(name) for result in runs.result] for name in results}
+    shown = runs[[*axes, "seed", *metrics]].assign(**found, folder=[path.name for path in runs.path])
+    return columns, shown.astype(object).map(_text).to_numpy().tolist()
 
 
 def environments(report: Report) -> list[dict[str, Any]]:
     """The machines and versions that runs were made with, those of most runs first."""
     made: dict[Path, Any] = {}
     for section in report.sections:
-        if len(section.runs):
-            made |= dict(zip(section.runs.path, section.runs.environment, strict=True))
+        made |= dict(zip(section.runs.path, section.runs.environment, strict=True))
         if section.measurement:
             made[section.measurement] = section.environments[0]
     found: Counter[tuple[tuple[str, str], ...]] = Counter()

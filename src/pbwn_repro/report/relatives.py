@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pbwn_repro.catalog import Column
 from pbwn_repro.catalog.relatives import DECAYS, GOOD, RELATIVES, RELATIVES_TIME
 from pbwn_repro.methods import method
 from pbwn_repro.metrics import TEST_ERROR
-from pbwn_repro.report.absolute import at_settings, best_mean, good_settings
 from pbwn_repro.report.cells import Cells
-from pbwn_repro.report.model import Cell, Row, Section, Summary, Table
-
-TIMED_AS = {"decay": "normal", "unit-start": "normal", "sgd-g-unclipped": "sgd-g"}  # the same work in a step
-NETWORKS = {"mlp": "mlp"}  # which timed network stands for which column
+from pbwn_repro.report.model import Cell, Section, Summary, Table
+from pbwn_repro.report.verdicts import best_mean, good_settings
 
 
 def with_ranges(table: Table, cells: Cells) -> Table:
     """The table with what each row does, and for each network the number of learning rates at which it is good."""
-    rows = tuple(replace(row, about=about(row.key)) for row in table.rows)
+    rows = tuple(replace(row, about=method("decay" if row.key in DECAYS else row.key).about) for row in table.rows)
     columns, found = list(table.columns), dict(table.cells)
     for shown in cells.columns_for(TEST_ERROR.name):
-        runs = {row.key: at_settings(cells, row.key, shown, "lr") for row in rows}
+        runs = {row.key: cells.at_settings(row.key, shown, "lr") for row in rows}
         best = best_mean(runs, TEST_ERROR)
         number = max(len(tried) for tried in runs.values())
         column = Column(f"{shown.title}, good rates of {number}", shown.value, "good_rates")
@@ -37,11 +34,6 @@ def with_ranges(table: Table, cells: Cells) -> Table:
     return replace(table, rows=rows, columns=tuple(columns), cells=found, unit=unit, undrawn=frozenset({"good_rates"}))
 
 
-def about(key: str) -> str:
-    """What a row's method does."""
-    return method("decay" if key in DECAYS else key).about
-
-
 def with_times(sections: Sequence[Section]) -> list[Section]:
     """The sections, the relatives' table with the time of a step from the measurement at the same scale beside it."""
     timed = {section.scale: section.table for section in sections if section.artefact.name == RELATIVES_TIME.name}
@@ -54,21 +46,18 @@ def with_times(sections: Sequence[Section]) -> list[Section]:
 
 
 def _timed(table: Table, times: Table) -> Table:
-    columns, found = list(table.columns), dict(table.cells)
-    for column in times.columns:
-        if column.metric == "relative" and column.value in NETWORKS:
-            added = Column("MLP, time of a step over Normal's (%)", column.value, "step_time")
-            columns.append(added)
-            for row in table.rows:
-                cell = _cell(row, column, times.cells)
-                ours = cell.ours if cell else None
-                found[row.key, added] = Cell(ours, None)
-    return replace(
-        table, columns=tuple(columns), cells=found, undrawn=table.undrawn | {"step_time"}, unit=f"{table.unit}; times"
-    )
+    """The table with the times of the network that both have."""
+    [measured] = [column for column in times.columns if (column.metric, column.value) == ("relative", "mlp")]
+    added = Column("MLP, time of a step over Normal's (%)", "mlp", "step_time")
+    found = dict(table.cells)
+    for row in table.rows:
+        cell = times.cells.get((_timed_as(row.key), measured))
+        found[row.key, added] = Cell(cell.ours if cell else None, None)
+    undrawn = table.undrawn | {"step_time"}
+    return replace(table, columns=(*table.columns, added), cells=found, undrawn=undrawn, unit=f"{table.unit}; times")
 
 
-def _cell(row: Row, column: Column, cells: Mapping[tuple[str, Column], Cell]) -> Cell | None:
-    """The time of a row, or of one whose step does the same."""
-    key = "decay" if row.key in DECAYS else "max-norm" if row.key.startswith("max-norm") else row.key
-    return cells.get((TIMED_AS.get(key, key), column))
+def _timed_as(key: str) -> str:
+    """The row whose step does the same work."""
+    key = "decay" if key in DECAYS else "max-norm" if key.startswith("max-norm") else key
+    return {"decay": "normal", "unit-start": "normal", "sgd-g-unclipped": "sgd-g"}.get(key, key)

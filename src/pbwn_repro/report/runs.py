@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -31,10 +31,10 @@ from pbwn_repro.runs.folder import RunFolder, is_version_1
 from pbwn_repro.tasks import metric_of
 
 OWN = "train"  # the home of runs that belong to no artefact
-COLUMNS = (
+COLUMNS = [
     *("path", "home", "scale", "state", "seed", "config", "environment", "result", "history", "identity"),
     *METRICS,
-)
+]
 _COUNTS = ("best_step", "steps", "skipped_steps")
 _MOST_STEPS = 10**9
 _OTHERS = ("run", "deviation", "deviation_exported", "parameters", "constrained_weights")
@@ -85,18 +85,11 @@ class History:
 
     def losses_by_epoch(self) -> list[tuple[float, float]]:
         """The training loss averaged over each epoch's lines; a line counts where it ends."""
-        epochs: dict[int, list[float]] = {}
-        for step, loss in self.losses:
-            epochs.setdefault(max(1, -int(-step // self.steps_per_epoch)), []).append(loss)
-        return [(float(epoch), mean(losses)) for epoch, losses in sorted(epochs.items())]
+        return _means((max(1, -int(-step // self.steps_per_epoch)), loss) for step, loss in self.losses)
 
     def monitored_means(self, quantity: str) -> list[tuple[float, float]]:
         """A quantity of the monitor by step, averaged over the weights that have it."""
-        steps: dict[int, list[float]] = {}
-        for line in self.monitored:
-            if line.get(quantity) is not None:
-                steps.setdefault(line["step"], []).append(line[quantity])
-        return [(float(step), mean(values)) for step, values in sorted(steps.items())]
+        return _means((line["step"], line[quantity]) for line in self.monitored if line.get(quantity) is not None)
 
     def evaluation_at(self, step: int) -> Mapping[str, Any]:
         """The evaluation after a step."""
@@ -111,7 +104,7 @@ def read_runs(root: Path) -> tuple[pd.DataFrame, dict[Path, str]]:
             rows.append({"path": path, "home": home, "scale": scale, **_read_run(path)})
         except DamageError as error:
             left_out[path] = str(error)
-    return pd.DataFrame(rows, columns=list(COLUMNS)), left_out
+    return pd.DataFrame(rows, columns=COLUMNS), left_out
 
 
 def folders_in(place: Path) -> list[Path]:
@@ -294,6 +287,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DamageError(f"{path.name} holds no object")
     return found
+
+
+def _means(points: Iterable[tuple[int, float]]) -> list[tuple[float, float]]:
+    """At each place, in order, the mean of the values there."""
+    found: dict[int, list[float]] = {}
+    for place, value in points:
+        found.setdefault(place, []).append(value)
+    return [(float(place), mean(values)) for place, values in sorted(found.items())]
 
 
 def _finite(value: Any) -> float:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import EXPERIMENTS, KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
@@ -19,13 +19,13 @@ from pbwn_repro.data.published import LOSSLESS, original
 from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import title
 from pbwn_repro.metrics import Metric
-from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, labelled
+from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, groups, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, digits, mean
+from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean
 from pbwn_repro.report.verdicts import difference_in_words, verdicts
 from pbwn_repro.tasks import metric_of
 
@@ -53,7 +53,7 @@ def collect(root: Path) -> Report:
                 section, damaged = measured_section(artefact, scale, root)
                 found += [section] if section else []
                 left_out |= damaged
-            elif isinstance(artefact, TrainedArtefact) and _has_own_runs(artefact, scale, runs):
+            elif isinstance(artefact, TrainedArtefact):
                 mine, others = labelled(artefact, scale, runs)
                 on_other_copies = {**others, **on_other_copies}
                 matched |= set(mine.path)
@@ -62,49 +62,39 @@ def collect(root: Path) -> Report:
         if run.path not in matched:
             protocol_differs = f"another protocol: no run of {run.home} at scale {run.scale} has this configuration"
             left_out[run.path] = on_other_copies.get(run.path, protocol_differs)
-    found = with_times(found)
-    complete = (replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
-    return Report(root, (*complete, *own_runs(runs[runs.home == OWN])), dict(sorted(left_out.items())))
-
-
-def _has_own_runs(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> bool:
-    """Whether a section is worth showing: what stands beside the paper's artefacts borrows some of their runs."""
-    return artefact.name not in EXPERIMENTS or bool(((runs.scale == scale) & (runs.home == artefact.name)).any())
+    found = [*with_times(found), *own_runs(runs[runs.home == OWN])]
+    complete = tuple(replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
+    return Report(root, complete, dict(sorted(left_out.items())))
 
 
 def _trained(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Section]:
     """A section for the artefact itself, if it has runs, and one for each of its variants that has."""
     variants = [axis for axis in artefact.axes(scale) if axis.role == "variant"]
-    names = [axis.name for axis in variants]
-    groups = dict(iter(runs.groupby(names, sort=False))) if names and len(runs) else {(): runs} if len(runs) else {}
-    ordered = sorted(
-        groups, key=lambda values: [axis.values.index(v) for axis, v in zip(variants, values, strict=True)]
-    )
+    found = groups(runs, [axis.name for axis in variants])
     sections = []
-    for values in ordered:
-        labels = dict(zip(names, values, strict=True))
+    for values in itertools.product(*(axis.values for axis in variants)):  # the artefact itself comes first
+        if values not in found:
+            continue
+        labels = {axis.name: value for axis, value in zip(variants, values, strict=True)}
         variant = {axis.name: labels[axis.name] for axis in variants if labels[axis.name] != axis.values[0]}
-        cells = Cells(artefact, scale, groups[values])
-        section = _section(cells, groups[values], scale, variant)
+        cells = Cells(artefact, scale, found[values])
+        section = _section(cells, scale, variant)
         if artefact.name == RELATIVES.name and section.table:
             section = replace(section, table=with_ranges(section.table, cells))
-        missing = tuple(_missing(artefact, scale, groups[values], labels))
+        missing = tuple(_missing(artefact, scale, cells.runs, labels))
         told = tuple(sentence for each in artefact.compared for sentence in _COMPARED[each](cells))
         sections.append(replace(section, verdicts=verdicts(cells), missing=missing, compared=told))
     return sections
 
 
-def _section(cells: Cells, runs: pd.DataFrame, scale: Scale | Literal[""], variant: Mapping[str, Any]) -> Section:
-    done = runs[runs.state == "done"]
-    section = Section(
-        *(cells.artefact, scale, done, variant, cells.table()),
-        notes=(*_searched(cells), *_diverged(cells, runs), *_skipped(done)),
-        unfinished=tuple(runs[runs.state == "unfinished"].path),
-        diverged=tuple(runs[runs.state == "diverged"].path),
-        ended=runs[runs.state != "unfinished"],
-        environments=tuple({repr(each): each for each in done.environment}.values()),
+def _section(cells: Cells, scale: Scale | Literal[""], variant: Mapping[str, Any]) -> Section:
+    section = Section(cells.artefact, scale, cells.runs, variant, cells.table())
+    return replace(
+        section,
+        plots=plots_of(cells, section.anchor),
+        notes=(*_searched(cells), *_diverged(cells), *_skipped(section.runs)),
+        environments=tuple({repr(each): each for each in section.runs.environment}.values()),
     )
-    return replace(section, plots=plots_of(cells, section.anchor))
 
 
 def _missing(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame, variant: Mapping[str, Any]) -> Iterable[Plan]:
@@ -120,7 +110,7 @@ def _missing(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame, varian
 def _remarks(root: Path, section: Section) -> tuple[str, ...]:
     """The paragraphs of remarks.md beside the runs: of an artefact itself, not of its variants."""
     file = root / section.artefact.name / section.scale / "remarks.md"
-    if section.variant or not file.is_file():
+    if section.is_own or section.variant or not file.is_file():
         return ()
     try:
         paragraphs = file.read_text(encoding="utf-8").split("\n\n")
@@ -135,17 +125,16 @@ def _remarks(root: Path, section: Section) -> tuple[str, ...]:
 def _notes(section: Section) -> tuple[str, ...]:
     """What the section has to say itself, its scale, what is missing, data, versions and machines."""
     found = list(section.notes)
-    configs = list(section.runs.config) if len(section.runs) else []
     if section.is_reproduced and isinstance(section.artefact, TrainedArtefact):
         found.append(_SCALES[section.scale])
     if section.scale == "short":
-        found += _lengths(configs)
+        found += _lengths(section.runs.config)
     if section.variant:
         found.append(f"Variant: {', '.join(f'{name} = {value}' for name, value in section.variant.items())}.")
     if count := len(section.missing):
         found.append(f"{count} {'run of' if count == 1 else 'runs of'} this scale's protocol {_are(count)} missing.")
     found += _counted(section)
-    found += _data(section, configs)
+    found += _data(section)
     return (*found, *_versions(section), *_machines(section.environments))
 
 
@@ -157,11 +146,11 @@ def _searched(cells: Cells) -> list[str]:
     return [f"The search is not complete: of the cells that have runs, one has {least} of {cells.possible} settings."]
 
 
-def _diverged(cells: Cells, runs: pd.DataFrame) -> list[str]:
+def _diverged(cells: Cells) -> list[str]:
     """Which runs diverged, by what they have in common but the seed."""
     axes = [axis.name for axis in (cells.axis, *cells.column_axes, *cells.searched)]
     found = []
-    for values, lost in runs[runs.state == "diverged"].groupby(axes, sort=False):
+    for values, lost in cells.runs[cells.runs.state == "diverged"].groupby(axes, sort=False):
         place = "".join(f", {name} = {value}" for name, value in zip(axes[1:], values[1:], strict=True))
         found.append(f"Diverged: {cells.title(str(values[0]))}{place}, seeds {', '.join(map(str, sorted(lost.seed)))}.")
     return found
@@ -175,7 +164,7 @@ def _counted(section: Section) -> list[str]:
     return [f"{count} comparisons with the claims: of twenty that compare equals, one is expected to differ by chance."]
 
 
-def _lengths(configs: Sequence[RunConfig]) -> list[str]:
+def _lengths(configs: Iterable[RunConfig]) -> list[str]:
     """How long the runs are, and where their rates drop."""
     found = {_length(config) for config in configs}
     return [f"Each run: {each}." for each in found] if len(found) == 1 else []
@@ -190,8 +179,8 @@ def _length(config: RunConfig) -> str:
     return f"{length}, the rate drops at {places}" if drops else length
 
 
-def _data(section: Section, configs: Sequence[RunConfig]) -> list[str]:
-    names = {config.data.name for config in configs}
+def _data(section: Section) -> list[str]:
+    names = {config.data.name for config in section.runs.config}
     data = [environment.get("data", {}) for environment in section.environments]
     origins = sorted({f"{each['name']} from {each['origin']}" for each in data if each.get("origin")})
     found = []
@@ -292,13 +281,11 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
         metric=metric.name,
     )
     cells = Cells(artefact, "paper", runs)
-    section = _section(cells, runs, "", {})
-    notes = (*section.notes, *_data(section, list(section.runs.config)), *_versions(section))
+    section = _section(cells, "", {})
     return replace(
         section,
         plots=tuple(replace(plot, main=plot.name.endswith("-search")) for plot in section.plots),
         compared=(*_differences(cells), *_against_themselves(cells), *_good_ranges(cells)),
-        notes=(*notes, *_machines(section.environments)),
     )
 
 
@@ -352,10 +339,7 @@ def _judged(cells: Cells) -> list[Column]:
 
 
 def _difference(cells: Cells, ours: Values, theirs: Values, names: tuple[str, str, str]) -> str:
-    compared = compare(ours, theirs)
-    plain = mean(list(ours.values())) - mean(list(theirs.values()))
-    difference = compared.interval.difference if compared.interval else plain
-    return f"The {difference_in_words(names, compared, cells.metric, difference)}."
+    return f"The {difference_in_words(names, compare(ours, theirs), cells.metric)}."
 
 
 def _good_ranges(cells: Cells) -> list[str]:
@@ -406,10 +390,8 @@ def _means_by_rate(cells: Cells) -> list[tuple[Row, Column, dict[float, float]]]
     found = []
     for row in cells.curve_rows:
         for column in _judged(cells):
-            tried = cells.tried(row.key, column.value, "lr") if (row.key, column.value) in cells.chosen else {}
-            seeds = set.intersection(*map(set, tried.values())) if tried else set()
-            kept = {rate: [values[seed] for seed in seeds or values] for rate, values in tried.items()}
-            means = {rate: mean(values) for rate, values in kept.items() if all(map(math.isfinite, values))}
+            tried = in_common(cells.tried(row.key, column.value, "lr"))
+            means = {rate: mean(list(values.values())) for rate, values in tried.items() if not diverging(values)}
             if len(tried) > 1 and means:
                 found.append((row, column, means))
     return found

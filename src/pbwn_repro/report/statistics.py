@@ -17,6 +17,7 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 ENOUGH = 3  # runs a side from which an interval without width is a result
+FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
 ENOUGH_FOR_RANKS = 8
 Values = Mapping[int, float]  # by seed
 
@@ -48,40 +49,52 @@ class Interval:
         """Whether no difference at all is among what is likely."""
         return self.low <= 0 <= self.high
 
-    def within(self, margin: float) -> bool:
-        """Whether the whole interval lies closer to zero than the margin."""
-        return -margin < self.low and self.high < margin
-
-    def beyond(self, margin: float) -> bool:
-        """Whether the whole interval lies farther from zero than the margin, on one side."""
-        return self.low > margin or self.high < -margin
-
 
 @dataclass(frozen=True)
 class Compared:
-    """An interval, how it was found, of how many runs a side, and the differences of the pairs."""
+    """A difference of so many runs a side, its interval, how that was found, and the differences of the pairs.
 
+    Where a side has no runs there is no difference, and where one has a single run no interval.
+    """
+
+    difference: float | None
     interval: Interval | None
-    kind: str
     counts: tuple[int, int]
+    kind: str = ""
     dots: tuple[float, ...] = ()
 
 
 def compare(ours: Values, theirs: Values, confidence: float = CONFIDENCE) -> Compared:
-    """The difference of two cells, in pairs where two seeds or more are common; none where a side has a single run."""
+    """The difference of two cells, in pairs where two seeds or more are common."""
     counts = (len(ours), len(theirs))
     pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     if len(pairs) >= 2:
         ranks = len(pairs) >= ENOUGH_FOR_RANKS
         interval = (signed_rank if ranks else paired)(pairs, confidence)
         kind = f"{'signed-rank test' if ranks else 'paired t'}, {len(pairs)} pairs by seed"
-        return Compared(interval, kind, (len(pairs), len(pairs)), tuple(pairs))
+        return Compared(interval.difference, interval, (len(pairs), len(pairs)), kind, tuple(pairs))
     if min(counts) < 2:
-        return Compared(None, "", counts, tuple(pairs))
+        difference = mean(list(ours.values())) - mean(list(theirs.values())) if ours and theirs else None
+        return Compared(difference, None, counts, dots=tuple(pairs))
+    interval = contrast([Moments.of(list(values.values())) for values in (ours, theirs)], (1, -1), confidence)
+    return Compared(interval.difference, interval, counts, f"Welch's test, {runs(counts)}")
+
+
+def runs(counts: tuple[int, int]) -> str:
+    """How many runs stand on each side.
+
+    >>> runs((1, 1)), runs((5, 5)), runs((3, 5))
+    ('one run each', '5 runs each', '3 and 5 runs')
+    """
     one, other = counts
-    number = f"{one} runs each" if one == other else f"{one} and {other} runs"
-    samples = [Moments.of(list(values.values())) for values in (ours, theirs)]
-    return Compared(contrast(samples, (1, -1), confidence), f"Welch's test, {number}", counts)
+    if one == other:
+        return "one run each" if one == 1 else f"{one} runs each"
+    return f"{one} and {other} runs"
+
+
+def confidences(number: int) -> tuple[float, float]:
+    """That of an interval that is shown, and that with which one of so many comparisons speaks against a claim."""
+    return CONFIDENCE, 1 - (1 - CONFIDENCE) / number
 
 
 def contrast(samples: Sequence[Moments], weights: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
@@ -154,6 +167,15 @@ def shared(ours: Values, theirs: Values) -> list[float]:
     """Our values of the seeds that both sides have; all of ours where they have none in common."""
     seeds = ours.keys() & theirs.keys() or ours.keys()
     return [ours[seed] for seed in sorted(seeds)]
+
+
+def in_common(found: Mapping[float, Values]) -> dict[float, dict[int, float]]:
+    """Of each setting, the values of the seeds that all settings have; all of them where they have none in common."""
+    seeds = set.intersection(*map(set, found.values())) if found else set()
+    return {
+        setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
+        for setting, values in found.items()
+    }
 
 
 def digits(value: float, within: Interval | None = None) -> str:

@@ -8,10 +8,11 @@ Holm's and the only one that matters for whether any speaks against it).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import inf, isclose, nan
+from typing import Any
 
 from pbwn_repro.catalog import Column, Number
 from pbwn_repro.catalog.claims import (
@@ -28,22 +29,24 @@ from pbwn_repro.catalog.claims import (
     Wider,
 )
 from pbwn_repro.metrics import METRICS, Metric
-from pbwn_repro.report.absolute import FEW, against_quoted, trains, wider
-from pbwn_repro.report.cells import Cells
+from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Outcome, Verdict
 from pbwn_repro.report.statistics import (
-    CONFIDENCE,
     ENOUGH,
+    FEW,
     Compared,
     Interval,
     Moments,
     Values,
     compare,
+    confidences,
     contrast,
     digits,
     diverging,
     finite,
     mean,
+    paired,
+    runs,
     shared,
     span,
 )
@@ -57,7 +60,8 @@ def verdicts(cells: Cells) -> tuple[Verdict, ...]:
     """The verdicts on all claims that the paper makes of an artefact; at least one for each."""
     found: list[Verdict] = []
     for claim in cells.artefact.claims:
-        found += list(_on(claim, cells)) or [undecided(claim, "No runs to decide this yet.")]
+        compared = _DECIDED_BY[type(claim.criterion)](claim, claim.criterion, cells)
+        found += list(compared) or [undecided(claim, "No runs to decide this yet.")]
     return tuple(found)
 
 
@@ -66,32 +70,15 @@ def undecided(claim: Claim, why: str) -> Verdict:
     return Verdict(claim, "not enough runs", why)
 
 
-def _on(claim: Claim, cells: Cells) -> Iterator[Verdict]:
-    criterion = claim.criterion
-    if isinstance(criterion, Better | Higher | NotWorse):
-        pairs = [(row, against) for row in criterion.rows for against in criterion.than]
-        yield from _comparisons(claim, criterion, pairs, cells)
-    elif isinstance(criterion, Alike):
-        yield from _comparisons(claim, criterion, list(combinations(criterion.rows, 2)), cells)
-    elif isinstance(criterion, Grows):
-        yield from _growth(claim, criterion, cells)
-    elif isinstance(criterion, MostlyBest):
-        yield from _tally(claim, criterion, cells)
-    elif isinstance(criterion, BestSetting):
-        yield from _best_settings(claim, criterion, cells)
-    elif isinstance(criterion, BetterThanQuoted):
-        yield from against_quoted(claim, criterion, cells)
-    elif isinstance(criterion, Trains):
-        yield from trains(claim, criterion, cells)
-    elif isinstance(criterion, Wider):
-        yield from wider(claim, criterion, cells)
-
-
 # --- comparisons of two cells
 
 
-def _comparisons(claim: Claim, criterion: Comparison, pairs: list[tuple[str, str]], cells: Cells) -> Iterator[Verdict]:
+def _comparisons(claim: Claim, criterion: Comparison, cells: Cells) -> Iterator[Verdict]:
     """A verdict for each pair in each column that has runs, and one for all columns that have none."""
+    if isinstance(criterion, Alike):
+        pairs = list(combinations(criterion.rows, 2))
+    else:
+        pairs = list(product(criterion.rows, criterion.than))
     rows = {row for pair in pairs for row in pair}
     columns = cells.columns_for(criterion.metric, at_one_setting=isinstance(criterion, Alike))
     begun = [column for column in columns if any(cells.at(row, column) for row in rows)]
@@ -117,35 +104,23 @@ def _compare(
     claim: Claim, criterion: Comparison, row: str, against: str, column: Column, cells: Cells, number: int
 ) -> Verdict:
     ours, theirs = cells.values(row, column), cells.values(against, column)
-    compared = compare(ours, theirs)
+    compared, strict = (compare(ours, theirs, confidence) for confidence in confidences(number))
     level, metric = level_of(ours, theirs), METRICS[column.metric]
-    difference = compared.interval.difference if compared.interval else None
-    if compared.interval is None and ours and theirs:
-        difference = mean(list(ours.values())) - mean(list(theirs.values()))
     outcome = decide(criterion, compared.interval, compared.counts, level, metric)
-    names = (cells.title(row), cells.title(against), column.title)
-    words = _sentence(criterion, names, compared, outcome, difference, level, metric)
-    strict = compare(ours, theirs, 1 - (1 - CONFIDENCE) / number)
     firm = decide(criterion, strict.interval, compared.counts, level, metric) == outcome
+    names = (cells.title(row), cells.title(against), column.title)
+    words = _sentence(criterion, names, compared, outcome, level, metric)
     tried = [chosen.tried if (chosen := cells.at(key, column)) else frozenset() for key in (row, against)]
     searched = not cells.stated_value or column.value != cells.stated_value  # the paper's own setting is not
     outcome, caution = _with_search(criterion, outcome, *tried)
     # A loss that diverges is no argument against a claim that it rises.
     spoken_for = {Higher: (), Alike: (row, against)}.get(type(criterion), (row,))
     outcome, lost, is_lost = _with_losses(outcome, [(row, column), (against, column)], spoken_for, cells)
-    interval = compared.interval
-    return Verdict(
-        *(claim, outcome, words + caution + lost, difference),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        counts=compared.counts,
-        row=names[0],
-        against=names[1],
-        column=names[2],
+    return Verdict.on(
+        *(claim, outcome, words + caution + lost, compared, names),
         firm=firm or is_lost,
         preliminary=min(compared.counts) < FEW or (searched and min(map(len, tried)) < cells.possible),
-        dots=compared.dots,
-        gap=_gap(criterion, difference, level),
+        gap=_gap(criterion, compared.difference, level),
         beside=_beside(criterion, row, against, column, cells),
         paper=compare_numbers(*(cells.number(key, column) for key in (row, against))),
     )
@@ -155,25 +130,27 @@ def decide(
     criterion: Comparison, interval: Interval | None, counts: tuple[int, int], level: float, metric: Metric
 ) -> Outcome:
     """What an interval says to a criterion; `level` is the mean that a relative margin is a share of."""
-    if interval is None or says_nothing(interval, counts):
-        return "not enough runs"
     if isinstance(criterion, Better | Higher):
         return one_sided(interval, counts, lower=isinstance(criterion, Better) and metric.lower_is_better)
+    if interval is not None and says_nothing(interval, counts):
+        return "not enough runs"
     margin = margin_of(criterion, level)
-    if isinstance(criterion, NotWorse):
-        if interval.high < margin:
-            return "holds"
-        return "does not hold" if interval.low > margin else "not enough runs"
-    if interval.within(margin):
-        return "holds"
-    return "does not hold" if interval.beyond(margin) else "not enough runs"
+    return between(interval, -inf if isinstance(criterion, NotWorse) else -margin, margin)
 
 
-def one_sided(interval: Interval, counts: tuple[int, int], *, lower: bool) -> Outcome:
+def one_sided(interval: Interval | None, counts: tuple[int, int], *, lower: bool) -> Outcome:
     """Whether a difference is on the right side of zero; an interval that contains zero speaks for neither side."""
-    if says_nothing(interval, counts) or interval.contains_zero:
+    if interval is None or says_nothing(interval, counts) or interval.contains_zero:
         return "not enough runs"
     return "holds" if (interval.high < 0) == lower else "does not hold"
+
+
+def between(interval: Interval | None, least: float, most: float) -> Outcome:
+    """Whether a whole interval lies between two bounds; one that contains a bound speaks for neither side."""
+    if interval is not None and least <= interval.low and interval.high <= most:
+        return "holds"
+    outside = interval is not None and (interval.high < least or interval.low > most)
+    return "does not hold" if outside else "not enough runs"
 
 
 def says_nothing(interval: Interval, counts: tuple[int, int]) -> bool:
@@ -192,16 +169,14 @@ def level_of(*sides: Values) -> float:
     return mean(means) if means else nan
 
 
-def compare_numbers(ours: Number | None, theirs: Number | None) -> Interval | None:
-    """The difference of two numbers of the paper, where it gives spreads and numbers of seeds."""
-    samples = [sample for number in (ours, theirs) if (sample := _moments(number))]
-    return contrast(samples, (1, -1)) if len(samples) == 2 else None
-
-
-def _moments(number: Number | None) -> Moments | None:
-    if number is None or number.spread is None or number.seeds is None or number.seeds < 2:
-        return None
-    return Moments(number.value, number.spread**2, number.seeds)
+def compare_numbers(*numbers: Number | None, weights: Sequence[float] = (1, -1)) -> Interval | None:
+    """The difference of numbers of the paper, where it gives the spread of each and how many seeds it used."""
+    samples = [
+        Moments(number.value, number.spread**2, number.seeds)
+        for number in numbers
+        if number and number.spread is not None and number.seeds and number.seeds >= 2
+    ]
+    return contrast(samples, weights) if len(samples) == len(weights) else None
 
 
 def _gap(criterion: Comparison, difference: float | None, level: float) -> float | None:
@@ -276,7 +251,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         return replace(undecided(claim, words), row=title, against=against)
     corners = [(criterion.than, last), (row, last), (criterion.than, first), (row, first)]
     later, earlier = (_gains(cells, row, criterion.than, column) for column in (last, first))
-    compared, strict = (compare(later, earlier, confidence) for confidence in _confidences(len(criterion.rows)))
+    compared, strict = (compare(later, earlier, confidence) for confidence in confidences(len(criterion.rows)))
     place = f"{first.title} to {last.title}"
     interval, counts = compared.interval, compared.counts
     if interval is None:
@@ -293,16 +268,14 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         f"({span(interval)}; {compared.kind}){f': {NO_SPREAD}' if says_nothing(interval, counts) else ''}."
     )
     found = one_sided(interval, counts, lower=False)
-    firm = strict.interval is not None and one_sided(strict.interval, counts, lower=False) == found
+    firm = one_sided(strict.interval, counts, lower=False) == found
     outcome, lost, is_lost = _with_losses(found, corners, (row,), cells)
-    return Verdict(
-        *(claim, outcome, words + lost, interval.difference, interval.low, interval.high, counts),
-        *(title, against, place),
+    return Verdict.on(
+        *(claim, outcome, words + lost, compared, (title, against, place)),
         firm=firm or is_lost,
         preliminary=min(counts) < FEW,
-        dots=compared.dots,
         gap=abs(interval.difference),
-        paper=_paper_growth(corners, cells),
+        paper=compare_numbers(*(cells.number(*corner) for corner in corners), weights=_GROWTH),
     )
 
 
@@ -310,11 +283,6 @@ def _gains(cells: Cells, row: str, than: str, column: Column) -> Values:
     """By how much a row is better than another, for each seed that both have."""
     ours, theirs = cells.values(row, column), cells.values(than, column)
     return {seed: theirs[seed] - ours[seed] for seed in sorted(ours.keys() & theirs.keys())}
-
-
-def _paper_growth(places: list[tuple[str, Column]], cells: Cells) -> Interval | None:
-    samples = [sample for place in places if (sample := _moments(cells.number(*place)))]
-    return contrast(samples, _GROWTH) if len(samples) == len(_GROWTH) else None
 
 
 def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdict]:
@@ -343,13 +311,9 @@ def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdic
 
 
 def _is_best(criterion: MostlyBest, column: Column, cells: Cells) -> bool:
-    sign = METRICS[column.metric].sign
-
-    def rank(row: str) -> tuple[float, float]:
-        values, lost = list(cells.values(row, column).values()), cells.diverged(row, column)
-        return lost / (lost + len(values)), sign * mean(values) if values else inf
-
-    return rank(criterion.row) == min(map(rank, criterion.among)) < (1, inf)
+    found = {row: chosen.summary(column.metric) for row in criterion.among if (chosen := cells.at(row, column))}
+    ranks = {row: summary.rank(METRICS[column.metric]) for row, summary in found.items()}
+    return ranks[criterion.row] == min(ranks.values()) < (1, inf)
 
 
 @dataclass(frozen=True)
@@ -361,7 +325,6 @@ class _Duel:
     compared: Compared
     lost: tuple[int, int]
     advantage: tuple[float, float]  # of the rival: the share of runs that it loses less, and by how much it is lower
-    difference: float | None = None
     firm: bool = True
 
 
@@ -371,33 +334,28 @@ _AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  #
 def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterator[Verdict]:
     """Whether the stated setting is better than each other that was searched; shown is the one that comes closest."""
     for row in criterion.rows:
-        search = cells.search(row, criterion.name)
-        if search is None:
+        tried = cells.tried(row, "", criterion.name)
+        if not tried:
             continue
-        title = cells.title(row)
-        metric = cells.metric
-        words = f"{title} has the {metric.lowest} {metric.words} at {search.best:g}, of {_listed(search.tried)}"
-        if search.open:
-            words += f". Not finished: {_listed(search.open)}."
+        title, metric = cells.title(row), cells.metric
+        best = cells.chosen[row, ""].setting[criterion.name]
+        words = f"{title} has the {metric.lowest} {metric.words} at {best:g}, of {_listed(tried)}"
+        if still_open := [value for value in cells.to_try(criterion.name) if value not in tried]:
+            words += f". Not finished: {_listed(still_open)}."
             yield replace(undecided(claim, words), row=title)
             continue
-        stated = search.tried[criterion.value]
-        rivals = {rival: values for rival, values in search.tried.items() if rival != criterion.value}
+        stated = tried[criterion.value]
+        rivals = {rival: values for rival, values in tried.items() if rival != criterion.value}
         number = len(rivals) * len(criterion.rows)
         duels = [_duel(stated, values, rival, metric, number) for rival, values in rivals.items()]
         hardest = max(duels, key=lambda duel: (_AGAINST.index(duel.outcome), duel.advantage))
-        interval = hardest.compared.interval
-        yield Verdict(
-            *(claim, hardest.outcome, f"{words}: {_duel_in_words(hardest, criterion.value)}.", hardest.difference),
-            low=interval.low if interval else None,
-            high=interval.high if interval else None,
-            counts=hardest.compared.counts,
-            row=title,
-            column=f"{criterion.value:g} against {hardest.rival:g}",
+        compared = hardest.compared
+        yield Verdict.on(
+            *(claim, hardest.outcome, f"{words}: {_duel_in_words(hardest, criterion.value)}.", compared),
+            (title, "", f"{criterion.value:g} against {hardest.rival:g}"),
             firm=hardest.firm,
-            preliminary=min(hardest.compared.counts) < FEW,
-            dots=hardest.compared.dots,
-            gap=None if hardest.difference is None else abs(hardest.difference),
+            preliminary=min(compared.counts) < FEW,
+            gap=None if compared.difference is None else abs(compared.difference),
         )
 
 
@@ -405,56 +363,151 @@ def _duel(stated: Values, other: Values, rival: float, metric: Metric, number: i
     """Fewer runs that diverge win; where their shares are the same, the others are compared."""
     lost = (len(stated) - len(finite(stated)), len(other) - len(finite(other)))
     spared = diverging(stated) - diverging(other)
-    none = Compared(None, "", (len(stated), len(other)))
+    none = Compared(None, None, (len(stated), len(other)))
     if spared != 0:
         outcome: Outcome = "holds" if spared < 0 else "does not hold"
         return _Duel(rival, outcome if min(none.counts) > 1 else "not enough runs", none, lost, (spared, 0.0))
     stated, other = finite(stated), finite(other)
     if not stated:
         return _Duel(rival, "not enough runs", none, lost, (0.0, -inf))
-    compared, strict = (compare(stated, other, confidence) for confidence in _confidences(number))
+    compared, strict = (compare(stated, other, confidence) for confidence in confidences(number))
     if compared.interval is None or strict.interval is None:
         ours, theirs = shared(stated, other), shared(other, stated)
-        difference = mean(ours) - mean(theirs)
-        few = Compared(None, "", (len(ours), len(theirs)))
-        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * difference), difference)
+        few = Compared(mean(ours) - mean(theirs), None, (len(ours), len(theirs)))
+        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * (mean(ours) - mean(theirs))))
     outcome = one_sided(compared.interval, compared.counts, lower=metric.lower_is_better)
     firm = one_sided(strict.interval, strict.counts, lower=metric.lower_is_better) == outcome
-    difference = compared.interval.difference
-    return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * difference), difference, firm)
+    return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * compared.interval.difference), firm)
 
 
 def _duel_in_words(duel: _Duel, stated: float) -> str:
-    if duel.difference is None:
-        one, other = duel.compared.counts
+    compared, interval = duel.compared, duel.compared.interval
+    if compared.difference is None:
+        one, other = compared.counts
         return f"{duel.lost[0]} of {one} runs at {stated:g} and {duel.lost[1]} of {other} at {duel.rival:g} diverged"
-    amount = f"{digits(abs(duel.difference), duel.compared.interval)} {'lower' if duel.difference < 0 else 'higher'}"
-    found = f"at {stated:g} it is {amount} than at {duel.rival:g}"
-    if duel.compared.interval is None:
-        return f"{found}, but with {runs(duel.compared.counts)}: an interval needs two a side"
-    if duel.compared.interval.contains_zero:
+    found = f"at {stated:g} it is {_amount(compared.difference, interval)} than at {duel.rival:g}"
+    if interval is not None and interval.contains_zero:
         found = f"no significant difference, {found}"
-    why = f": {NO_SPREAD}" if says_nothing(duel.compared.interval, duel.compared.counts) else ""
-    return f"{found} ({span(duel.compared.interval)}; {duel.compared.kind}){why}"
+    why = f": {NO_SPREAD}" if interval and says_nothing(interval, compared.counts) else ""
+    return f"{found}{_basis(compared)}{why}"
 
 
-def _confidences(number: int) -> tuple[float, float]:
-    """That of an interval that is shown, and that among so many comparisons."""
-    return CONFIDENCE, 1 - (1 - CONFIDENCE) / number
+# --- what a row does by itself: against quoted numbers, at each setting of a search
+
+
+def _against_quoted(claim: Claim, criterion: BetterThanQuoted, cells: Cells) -> Iterator[Verdict]:
+    """The mean of ours, with its interval, against each number that the table quotes; those stand as printed."""
+    found = [
+        (list(cells.values(row, column).values()), number.value, (cells.title(row), cells.title(other), column.title))
+        for column in cells.columns_for(criterion.metric)
+        for row in criterion.rows
+        for other in criterion.than
+        if (number := cells.number(other, column))
+    ]
+    begun = [each for each in found if each[0]]
+    for values, quoted, names in begun:
+        yield _quoted(claim, values, quoted, names, len(begun))
+
+
+def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, str, str], number: int) -> Verdict:
+    differences = [value - quoted for value in values]
+    interval, strict = (
+        paired(differences, confidence) if len(values) > 1 else None for confidence in confidences(number)
+    )
+    difference, counts = mean(differences), (len(values), len(values))
+    outcome, firmly = (one_sided(found, counts, lower=True) for found in (interval, strict))
+    amount = _amount(difference, interval, "points")
+    limits = span(interval) if interval else "one run: an interval needs two"
+    words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
+    compared = Compared(difference, interval, counts, dots=tuple(differences))
+    firm, few = firmly == outcome, len(values) < FEW
+    return Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few, gap=abs(difference))
+
+
+def _trains(claim: Claim, criterion: Trains, cells: Cells) -> Iterator[Verdict]:
+    """Whether every run at every searched setting ends below the limit."""
+    for column in cells.columns_for(criterion.metric):
+        if criterion.columns and column.value not in criterion.columns:
+            continue
+        for row in criterion.rows:
+            found = cells.at_settings(row, column, criterion.name)
+            if not any(found.values()):
+                continue
+            trained = [value for value, runs in found.items() if runs and max(runs.values()) < criterion.below]
+            failed = [value for value, runs in found.items() if runs and value not in trained]
+            still_open = [value for value, runs in found.items() if not runs]
+            title, what = cells.title(row), SETTINGS.get(criterion.name, criterion.name)
+            words = f"{title} trains at {len(trained)} of {len(found)} {what}s at {column.title}"
+            words += f", not at {_listed(failed)}" if failed else ""
+            words += f"; not run: {_listed(still_open)}" if still_open else ""
+            outcome: Outcome = "does not hold" if failed else "not enough runs" if still_open else "holds"
+            least = min(map(len, found.values()))
+            compared = Compared(None, None, (least, least))
+            yield Verdict.on(claim, outcome, f"{words}.", compared, (title, "", column.title), preliminary=least < FEW)
+
+
+def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
+    """Whether a row is good at more of the searched settings than another."""
+    metric, what = METRICS[criterion.metric], SETTINGS.get(criterion.name, criterion.name)
+    for column in cells.columns_for(criterion.metric):
+        rows = (*criterion.rows, *criterion.than)
+        found = {row: cells.at_settings(row, column, criterion.name) for row in rows}
+        best = best_mean(found, metric)
+        for pair in product(criterion.rows, criterion.than):
+            if best is None or not all(any(found[row].values()) for row in pair):
+                continue
+            ours, theirs = (good_settings(found[row], metric, best, criterion.margin) for row in pair)
+            least = min(len(runs) for row in pair for runs in found[row].values())
+            names = (cells.title(pair[0]), cells.title(pair[1]), column.title)
+            words = (
+                f"At {column.title}, {names[0]} is within {criterion.margin:g} {metric.points} of the {metric.lowest} "
+                f"{metric.words} ({best:.3g}) at {_listed(ours) or 'none'}, {names[1]} at {_listed(theirs) or 'none'}, "
+                f"of the {what}s {_listed(found[pair[0]])}{'' if least else ' (not all of them run)'}."
+            )
+            holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
+            outcome = holds if least else "not enough runs"
+            compared = Compared(float(len(ours) - len(theirs)), None, (least, least))
+            yield Verdict.on(claim, outcome, words, compared, names, preliminary=least < FEW)
+
+
+def best_mean(found: Mapping[str, Mapping[float, Values]], metric: Metric) -> float | None:
+    """The best mean of all rows at all settings, without those at which a run diverged."""
+    means = [
+        mean(list(runs.values())) for row in found.values() for runs in row.values() if runs and not diverging(runs)
+    ]
+    return min(means, key=lambda value: metric.sign * value) if means else None
+
+
+def good_settings(found: Mapping[float, Values], metric: Metric, best: float, margin: float) -> list[float]:
+    """The settings at which no run diverged and whose mean is no further than `margin` from the best."""
+    return [
+        value
+        for value, runs in found.items()
+        if runs and not diverging(runs) and metric.sign * (mean(list(runs.values())) - best) <= margin
+    ]
 
 
 # --- words
 
 
-def difference_in_words(names: tuple[str, str, str], compared: Compared, metric: Metric, difference: float) -> str:
+def difference_in_words(names: tuple[str, str, str], compared: Compared, metric: Metric) -> str:
     """By how much one row is above or below another, without a full stop and without a verdict."""
     row, against, column = names
-    unit = f" {metric.points}" if metric.points else ""
-    amount = f"{digits(abs(difference), compared.interval)}{unit} {'lower' if difference < 0 else 'higher'}"
-    found = f"{metric.words} of {row} is {amount} than that of {against}{f' at {column}' if column else ''}"
+    assert compared.difference is not None, "there are runs on both sides"
+    amount = _amount(compared.difference, compared.interval, metric.points)
+    place = f" at {column}" if column else ""
+    return f"{metric.words} of {row} is {amount} than that of {against}{place}{_basis(compared)}"
+
+
+def _amount(difference: float, interval: Interval | None, unit: str = "") -> str:
+    words = [digits(abs(difference), interval), unit, "lower" if difference < 0 else "higher"]
+    return " ".join(filter(None, words))
+
+
+def _basis(compared: Compared) -> str:
     if compared.interval is None:
-        return f"{found}, but with {runs(compared.counts)}: an interval needs two a side"
-    return f"{found} ({span(compared.interval)}; {compared.kind})"
+        return f", but with {runs(compared.counts)}: an interval needs two a side"
+    return f" ({span(compared.interval)}; {compared.kind})"
 
 
 def _sentence(
@@ -462,16 +515,15 @@ def _sentence(
     names: tuple[str, str, str],
     compared: Compared,
     outcome: Outcome,
-    difference: float | None,
     level: float,
     metric: Metric,
 ) -> str:
     """One comparison in a sentence; `names` are row, the row it stands against, and the column."""
-    if difference is None:
+    if compared.difference is None:
         row, against, column = names
         place = f" at {column}" if column else ""
         return f"{row} against {against}{place}: {runs(compared.counts)}, nothing to compare."
-    found = difference_in_words(names, compared, metric, difference)
+    found = difference_in_words(names, compared, metric)
     if compared.interval is None:
         return f"The {found}."
     if says_nothing(compared.interval, compared.counts):
@@ -487,13 +539,17 @@ def _sentence(
     return f"The {found}: {ending}."
 
 
-def runs(counts: tuple[int, int]) -> str:
-    """How many runs stand on each side."""
-    one, other = counts
-    if one == other:
-        return "one run each" if one == 1 else f"{one} runs each"
-    return f"{one} and {other} runs"
-
-
 def _listed(values: Iterable[float]) -> str:
+    """Settings in a sentence."""
     return ", ".join(f"{value:g}" for value in values)
+
+
+_DECIDED_BY: Mapping[type, Callable[[Claim, Any, Cells], Iterator[Verdict]]] = {
+    **dict.fromkeys((Better, Higher, NotWorse, Alike), _comparisons),
+    Grows: _growth,
+    MostlyBest: _tally,
+    BestSetting: _best_settings,
+    BetterThanQuoted: _against_quoted,
+    Trains: _trains,
+    Wider: _wider,
+}

@@ -13,6 +13,7 @@ from pbwn_repro.catalog import find
 from pbwn_repro.config import read_config
 from pbwn_repro.report.model import OUTCOMES, Cell, Curve, Plot, Report, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.page import page
+from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.runs.resolution import complete
 
 ROOT = Path("runs")
@@ -51,7 +52,7 @@ def report() -> Report:
 def section(name, *, scale="paper", variant=None, **shown) -> Section:
     artefact = find(name)
     plans = artefact.plans(scale, seeds=2)[:6] if hasattr(artefact, "plans") else []
-    runs = pd.DataFrame([run(plan) for plan in plans])
+    runs = pd.DataFrame([run(plan) for plan in plans], columns=None if plans else COLUMNS)
     return Section(artefact, scale, runs, variant or {}, **{"verdicts": verdicts(name), **shown})
 
 
@@ -62,7 +63,7 @@ def run(plan) -> dict:
     path = ROOT / plan.artefact / plan.scale / config.run_name
     result = {"deviation": 1e-7, "steps": 62_500}
     row = {"path": path, "config": config, "seed": config.seed, "result": result, "environment": ENVIRONMENT}
-    return {**row, "test_error": 6.5, "best_test_error": 6.25, **plan.labels}
+    return {**row, "state": "done", "test_error": 6.5, "best_test_error": 6.25, **plan.labels}
 
 
 def verdicts(name) -> tuple[Verdict, ...]:

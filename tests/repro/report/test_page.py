@@ -106,7 +106,7 @@ def test_claims_are_counted_by_scale_and_not_again_in_variants(whole):
 
 
 def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
-    begun = replace(whole.sections[1], runs=whole.sections[1].runs.head(0))
+    begun = replace(whole.sections[1], begun=whole.sections[1].begun.head(0))
     text = page(replace(whole, sections=(whole.sections[-1], begun)))
     assert 'id="figure-2a-paper"' not in text
     assert "<code>pbwn reproduce figure-2a --scale paper</code>" in text

@@ -7,6 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 import pbwn_repro
+from pbwn_repro.catalog import KNOWN
 from pbwn_repro.cli import app
 from pbwn_repro.engine.processes import processes
 from pbwn_repro.engine.reporting import Quiet
@@ -81,6 +82,11 @@ def test_without_runs_the_papers_table_is_shown_with_the_command_that_makes_them
         assert "1.607±0.005" in text
         assert "GPF" in text
         assert "with --out FOLDER, or start them with pbwn reproduce table-6 --scale short (or smoke, paper)." in text
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_artefact_can_be_shown_without_runs(tmp_path, name):
+    assert f"No runs of {name} in {tmp_path}" in invoke("show", name, "--out", tmp_path)
 
 
 def test_without_a_folder_the_runs_of_the_checkout_are_shown_unless_there_are_own_ones(tmp_path, monkeypatch):

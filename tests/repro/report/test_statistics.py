@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pbwn_repro.report.statistics import Interval, Moments, compare, contrast, deviation, mean, paired, signed_rank
+from pbwn_repro.report.verdicts import between
 
 AUTHORS = [0.97, 2.23, 1.02, 9.51, 1.02, 0.99, 3.81, 2.28, 1.04, 2.27]  # their ten seeds with 20 labels
 SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
@@ -119,4 +120,5 @@ def test_pairs_see_what_unpaired_runs_do_not():
 @given(st.floats(-5, 5), st.floats(0, 5), st.floats(0.1, 5))
 def test_within_a_margin_means_both_ends(middle, reach, margin):
     interval = Interval(middle, middle - reach, middle + reach)
-    assert interval.within(margin) == (abs(interval.low) < margin and abs(interval.high) < margin)
+    inside = abs(interval.low) <= margin and abs(interval.high) <= margin
+    assert (between(interval, -margin, margin) == "holds") == inside
