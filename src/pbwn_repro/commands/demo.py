@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands import say
 from pbwn_repro.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +38,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     """Make the demo's runs that are missing at a scale, and show all of them."""
     console = Console(stderr=True)
     if not quiet:
-        console.print(
-            "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only.",
-            highlight=False,
-        )
+        say(console, "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only.")
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, NON_FINITE, sweep_code
     from pbwn_repro.planning import plan_jobs
@@ -58,13 +56,13 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     made = sweep(jobs, LocalPool(slots(missing)), view_for(console, quiet=quiet))
     code = sweep_code(made)
     for job, ending in made.having("failed", "killed", "busy"):
-        console.print(f"{job.title}: {described(ending)}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{job.title}: {described(ending)}")
     if code not in (DONE, NON_FINITE):  # that a learning rate is too high is a result
-        console.print("The demo is not complete: run the same command again to resume.", highlight=False)
+        say(console, "The demo is not complete: run the same command again to resume.")
         raise typer.Exit(code)
     report = collect(out)
     for path, reason in report.left_out.items():
-        console.print(f"left out: {path}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"left out: {path}: {reason}")
     shown = [each for each in report.sections if each.artefact is artefact and each.scale == scale and each.table]
     if not shown:
         raise UsageError(f"{out} holds no run that can be shown: remove it, or choose another folder with --out")

@@ -10,11 +10,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands import announce
-from pbwn_repro.commands.data import CacheDir, DataDir
+from pbwn_repro.commands import (
+    CacheDir,
+    Cluster,
+    DataDir,
+    Devices,
+    Jobs,
+    Out,
+    Preview,
+    Retry,
+    SummaryOnly,
+    announce,
+    option,
+    say,
+)
 from pbwn_repro.commands.names import artefacts as artefact_names
 from pbwn_repro.commands.names import completing
-from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Artefact, Scale, TrainedArtefact
@@ -45,23 +56,19 @@ def reproduce(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    jobs: Annotated[int | None, option("Runs at a time; by default one for each core or GPU.")] = None,
-    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    jobs: Jobs = None,
+    out: Out = Path("runs"),
     data: Annotated[
         list[str] | None,
         option("A copy to use for a set, such as cifar10=hf:FOLDER; may be repeated.", metavar="[NAME=]SOURCE"),
     ] = None,
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
-    device: Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")] = "auto",
-    cluster: Annotated[
-        str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
-    ] = None,
-    retry: Annotated[bool, option("Run again what has diverged before.", "--retry")] = False,
-    quiet: Annotated[bool, option("Print only the summary.", "--quiet", "-q")] = False,
-    dry_run: Annotated[
-        bool, option("Show the runs with their state, time and size; run nothing.", "--dry-run")
-    ] = False,
+    device: Devices = "auto",
+    cluster: Cluster = None,
+    retry: Retry = False,
+    quiet: SummaryOnly = False,
+    dry_run: Preview = False,
 ) -> None:
     """Run what a table or figure needs: finished runs are kept, interrupted ones resumed.
 
@@ -84,7 +91,7 @@ def reproduce(
     artefacts = _artefacts(artefact)
     chosen = parse_only(only or (), artefacts, scale, seeds)
     for sentence in passed_over(artefacts, scale, seeds=seeds, only=chosen):
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        say(console, sentence)
     given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
     data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
@@ -155,12 +162,10 @@ def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     left = [item for item in items if item.state not in ("done", "diverged")]
     seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
     megabytes = sum(item.bytes for item in left) / 1e6
-    console.print(
+    say(
+        console,
         f"\n{len(left)} of {len(items)} runs left to do {where}: about {duration(seconds)} with "
         f"{places.count} at a time, {megabytes:,.0f} MB on the disk. Nothing was written.",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
 
 
