@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,15 @@ from pbwn_repro.bench.gradients import gradients
 from pbwn_repro.bench.landscape import landscape
 from pbwn_repro.bench.parts import Parts, Progress
 from pbwn_repro.bench.time_cost import time_cost
-from pbwn_repro.config import ConfigError
+from pbwn_repro.config import ConfigError, read_config
+from pbwn_repro.engine.reporting import Reporter
+from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.errors import listed
+from pbwn_repro.models import recipe
 from pbwn_repro.runs.environment import environment
-from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+from pbwn_repro.runs.estimates import Speeds
+from pbwn_repro.runs.folder import RunFolder, State, to_json, write_atomically
+from pbwn_repro.runs.resolution import complete
 
 Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
 MEASUREMENTS: Mapping[str, Measurement] = {
@@ -95,3 +101,68 @@ def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
         raise ConfigError(f"{folder.config} cannot be read ({error}): move the folder away") from None
     if found != config:
         raise ConfigError(f"{folder.path} holds another measurement: move it away, or choose another folder with --out")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuringJob:
+    """What is computed or timed in one go; nothing runs beside what is timed."""
+
+    title: str
+    path: Path
+    measurement: str
+    options: Mapping[str, Any]
+    flops: float = 0.0
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a time that is measured."""
+        return self.measurement == "time-cost"
+
+    @property
+    def state(self) -> State:
+        """Where the measurement stands on the disk."""
+        return RunFolder(self.path).state
+
+    def make(self, device: torch.device, reporter: Reporter) -> None:
+        """Measure; asked to stop, it ends between two pieces."""
+        begun = False
+
+        def tell(done: int, total: int, doing: str) -> None:
+            nonlocal begun
+            if stop.requested:
+                raise Interrupted(f"stopped in {self.path}; run the same command to resume")
+            if not begun:
+                reporter.begin(self.title, done, total)
+                begun = True
+            reporter.step(done, 0.0, 0.0, 0.0)
+
+        with StopRequest() as stop:
+            try:
+                measure(self.measurement, self.options, RunFolder(self.path), progress=tell)
+            finally:
+                reporter.end()
+
+
+def measuring_flops(measurement: str, options: Mapping[str, Any], speeds: Speeds) -> float:
+    """How much work a measurement is, where that is much: a step of each method and network in every round, or runs."""
+    if measurement == "conditioning":
+        return _visiting_flops(options, speeds)
+    flops = 0.0
+    for name in options["networks"] if measurement == "time-cost" else ():
+        fields = recipe(name)
+        sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
+        step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops
+        flops += step * len(options["methods"]) * (options["rounds"] + 1)  # one round to warm up
+    return flops
+
+
+def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
+    """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
+    flops, count = 0.0, options["seeds"] * len(options["methods"])
+    for name, wishes in options["networks"].items():
+        fields, _ = complete({**wishes, "model": name, "method": "normal"})
+        config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
+        work = speeds.effort(config)
+        products = 300 * len(options["moments"]) * options["examples"][name] / config.batch_size
+        flops += count * work.step_flops * (work.steps + products)
+    return flops

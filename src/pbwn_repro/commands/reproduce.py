@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,8 +29,8 @@ from pbwn_repro.commands.names import artefacts as artefact_names
 from pbwn_repro.commands.names import completing
 
 if TYPE_CHECKING:
-    from pbwn_repro.catalog import Artefact, Scale, TrainedArtefact
-    from pbwn_repro.planning import Best, Item
+    from pbwn_repro.catalog import Artefact
+    from pbwn_repro.planning import Best, Item, Wanted
     from pbwn_repro.runs.jobs import Job
     from pbwn_repro.runs.packing import Slots
     from pbwn_repro.runs.sweep import Pool, Sweep
@@ -77,10 +78,9 @@ def reproduce(
     """
     if not quiet:
         announce(f"Planning the runs of {', '.join(artefact)} at the scale {scale} ...")
-    from pbwn_repro.catalog import TrainedArtefact
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning import parse_only, passed_over, plan_jobs, plans_of, preview, sets_of
+    from pbwn_repro.planning import Wanted, parse_only, plan_jobs, preview
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.packing import slots
     from pbwn_repro.runs.resolution import Sources, parse_sources
@@ -88,49 +88,47 @@ def reproduce(
     from pbwn_repro.runs.view import view_for
 
     console = Console(stderr=True)
-    artefacts = _artefacts(artefact)
-    chosen = parse_only(only or (), artefacts, scale, seeds)
-    for sentence in passed_over(artefacts, scale, seeds=seeds, only=chosen):
+    wanted = Wanted(_artefacts(artefact), scale, seeds)
+    wanted = replace(wanted, only=parse_only(only or (), wanted))
+    for sentence in wanted.passed_over():
         say(console, sentence)
-    given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
+    given = parse_sources(data or (), wanted.sets())
     data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
-    searching = [
-        each for each in artefacts if seeds is None and isinstance(each, TrainedArtefact) and each.seeds_at_best
-    ]
-    best = _best(searching, scale, out)
+    wanted = replace(wanted, best=_best(wanted, out))
     if dry_run:
-        items = preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen, best=best)
-        show_preview(items, places, f"at the scale {scale} in {out}")
+        show_preview(preview(wanted, out, sources, speeds), places, f"at the scale {scale} in {out}")
         return
-
-    def planned(best: Best) -> list[Job]:
-        return plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, seeds=seeds, only=chosen, best=best)
 
     def made(jobs_: list[Job]) -> Sweep:
         return sweep(jobs_, pool_for(jobs_, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
 
-    first = planned(best)
+    first = plan_jobs(wanted, out.resolve(), sources, speeds)
     result = made(first)
-    if not result.stopping and (found := _best(searching, scale, out)) != best:
+    if not result.stopping and (best := _best(wanted, out)) != wanted.best:
         known = {job.path for job in first}
-        more = made([job for job in planned(found) if job.path not in known])
+        planned = plan_jobs(replace(wanted, best=best), out.resolve(), sources, speeds)
+        more = made([job for job in planned if job.path not in known])
         more.ended = [*result.ended, *more.ended]
         result = more
     summarise(result, out)
     raise typer.Exit(sweep_code(result))
 
 
-def _best(searching: Sequence[TrainedArtefact], scale: Scale, out: Path) -> Best:
+def _best(wanted: Wanted, out: Path) -> Best:
     """Of artefacts that make further seeds of their best settings, those settings, as far as they are known yet."""
-    if not searching or not out.exists():
+    from pbwn_repro.catalog import TrainedArtefact
+
+    searching = [each for each in wanted.artefacts if isinstance(each, TrainedArtefact) and each.seeds_at_best]
+    if wanted.seeds is not None or not searching or not out.exists():
         return {}
     from pbwn_repro.report.cells import best_settings, labelled
     from pbwn_repro.report.runs import read_runs
 
     runs, _ = read_runs(out)
+    scale = wanted.scale
     return {each.name: best_settings(each, scale, labelled(each, scale, runs)[0]) for each in searching}
 
 

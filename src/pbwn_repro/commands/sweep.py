@@ -67,9 +67,8 @@ def sweep(
     if not quiet:
         announce("Planning the runs ...")
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning import Item
+    from pbwn_repro.planning import Grid, Item, grid_jobs
     from pbwn_repro.runs.estimates import Speeds
-    from pbwn_repro.runs.grid import Grid, grid_jobs
     from pbwn_repro.runs.packing import slots
     from pbwn_repro.runs.resolution import joined, parse, read_file
     from pbwn_repro.runs.sweep import sweep as run_all

@@ -166,10 +166,11 @@ _LINES = 200  # of a run's times: enough for a median
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes: seconds on one core (or on one GPU), and bytes on the disk."""
+    """What a run takes: seconds on one core (or on one GPU), bytes on the disk, and FLOPs."""
 
     seconds: float
     bytes: int
+    flops: float
 
 
 @dataclass
@@ -197,7 +198,7 @@ class Speeds:
     def estimate(self, config: RunConfig, dataset: AnySet | None = None) -> Estimate:
         """What a run with this configuration takes here."""
         work = self.effort(config, dataset)
-        return Estimate(_STARTING + self._seconds(config, work), work.bytes)
+        return Estimate(_STARTING + self._seconds(config, work), work.bytes, work.flops)
 
     def measuring_seconds(self, flops: float) -> float:
         """How long so much work takes a core with convolutional networks: what is measured is the processor's time."""
