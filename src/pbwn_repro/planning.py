@@ -130,10 +130,16 @@ def plan_jobs(wanted: Wanted, out: Path, sources: Sources, speeds: Speeds | None
 
 
 def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: Speeds) -> MeasuringJob:
-    """The job of a measured artefact."""
+    """The job of a measured artefact; nothing runs beside what is timed."""
     name, options = artefact.measurement, artefact.options(scale)
-    path = folder_of(out, artefact.name, scale, name, options).path
-    return MeasuringJob(f"{artefact.name} {name}", path, name, options, measuring_flops(name, options, speeds))
+    return MeasuringJob(
+        title=f"{artefact.name} {name}",
+        path=folder_of(out, artefact.name, scale, name, options).path,
+        measurement=name,
+        options=options,
+        flops=measuring_flops(name, options, speeds),
+        alone=name == "time-cost",
+    )
 
 
 def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> TrainingJob:

@@ -10,8 +10,7 @@ from pbwn_repro.planning import Wanted, plan_jobs, standing
 from pbwn_repro.report.cells import best_settings, labelled
 from pbwn_repro.report.runs import read_runs
 from pbwn_repro.runs.estimates import Speeds
-from pbwn_repro.runs.packing import slots
-from pbwn_repro.runs.pools import LocalPool
+from pbwn_repro.runs.pools import LocalPool, slots
 from pbwn_repro.runs.resolution import Sources
 from pbwn_repro.runs.sweep import sweep
 

@@ -31,7 +31,8 @@ from pbwn_repro.errors import listed
 from pbwn_repro.models import recipe
 from pbwn_repro.runs.environment import environment
 from pbwn_repro.runs.estimates import Speeds
-from pbwn_repro.runs.folder import RunFolder, State, to_json, write_atomically
+from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+from pbwn_repro.runs.jobs import Job
 from pbwn_repro.runs.resolution import complete
 
 Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
@@ -103,25 +104,12 @@ def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
         raise ConfigError(f"{folder.path} holds another measurement: move it away, or choose another folder with --out")
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuringJob:
-    """What is computed or timed in one go; nothing runs beside what is timed."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeasuringJob(Job):
+    """What is computed or timed in one go."""
 
-    title: str
-    path: Path
     measurement: str
     options: Mapping[str, Any]
-    flops: float = 0.0
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is a time that is measured."""
-        return self.measurement == "time-cost"
-
-    @property
-    def state(self) -> State:
-        """Where the measurement stands on the disk."""
-        return RunFolder(self.path).state
 
     def make(self, device: torch.device, reporter: Reporter) -> None:
         """Measure; asked to stop, it ends between two pieces."""

@@ -44,8 +44,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     from pbwn_repro.planning import Wanted, plan_jobs
     from pbwn_repro.report.page import write
     from pbwn_repro.report.sections import collect
-    from pbwn_repro.runs.packing import slots
-    from pbwn_repro.runs.pools import LocalPool
+    from pbwn_repro.runs.pools import LocalPool, slots
     from pbwn_repro.runs.resolution import Sources
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import described, view_for

@@ -22,7 +22,7 @@ def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
     from pbwn_repro.catalog import KNOWN, SCALES
     from pbwn_repro.planning import overview
     from pbwn_repro.runs.estimates import TERAFLOPS, Speeds
-    from pbwn_repro.runs.packing import slots, wall_seconds
+    from pbwn_repro.runs.pools import slots, wall_seconds
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     places = slots(10**9, device=device)

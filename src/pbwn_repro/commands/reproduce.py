@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pbwn_repro.catalog import Artefact
     from pbwn_repro.planning import Best, Item, Wanted
     from pbwn_repro.runs.jobs import Job
-    from pbwn_repro.runs.packing import Slots
+    from pbwn_repro.runs.pools import Slots
     from pbwn_repro.runs.sweep import Pool, Sweep
 
 
@@ -82,7 +82,7 @@ def reproduce(
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning import Wanted, parse_only, plan_jobs, preview
     from pbwn_repro.runs.estimates import Speeds
-    from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.pools import slots
     from pbwn_repro.runs.resolution import Sources, parse_sources
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import view_for
@@ -134,21 +134,18 @@ def _best(wanted: Wanted, out: Path) -> Best:
 
 def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
     """Where jobs run: processes on this machine, or a Ray cluster."""
-    from pbwn_repro.runs.packing import slots
-    from pbwn_repro.runs.pools import LocalPool
+    from pbwn_repro.runs.pools import LocalPool, RayPool, slots
 
-    if cluster is None:
-        missing = sum(job.state != "done" and not job.alone for job in made)
-        return LocalPool(slots(missing, jobs=jobs, device=device))
-    from pbwn_repro.runs.pools import RayPool
-
-    return RayPool(cluster, device=device, jobs=jobs)
+    if cluster is not None:
+        return RayPool(cluster, device=device, jobs=jobs)
+    missing = sum(job.state != "done" and not job.alone for job in made)
+    return LocalPool(slots(missing, jobs=jobs, device=device))
 
 
 def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     """Print what a sweep would do: each run with its state, its time and its bytes."""
     from pbwn_repro.engine.reporting import duration
-    from pbwn_repro.runs.packing import wall_seconds
+    from pbwn_repro.runs.pools import wall_seconds
 
     table = Table("run", "state", "time", "on disk", box=None, pad_edge=False)
     table.columns[2].justify = table.columns[3].justify = "right"

@@ -69,7 +69,7 @@ def sweep(
     from pbwn_repro.exit_codes import sweep_code
     from pbwn_repro.planning import Grid, Item, grid_jobs
     from pbwn_repro.runs.estimates import Speeds
-    from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.pools import slots
     from pbwn_repro.runs.resolution import joined, parse, read_file
     from pbwn_repro.runs.sweep import sweep as run_all
     from pbwn_repro.runs.view import view_for

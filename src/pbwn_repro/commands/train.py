@@ -80,7 +80,7 @@ def train(
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
-    from pbwn_repro.runs.packing import find_device
+    from pbwn_repro.runs.pools import find_device
     from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
     from pbwn_repro.tasks import metric_of
 
