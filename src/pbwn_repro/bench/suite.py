@@ -10,7 +10,6 @@ from typing import Any
 from pbwn_repro import models
 from pbwn_repro.bench import projection, steps
 from pbwn_repro.bench.projection import GPT2_SMALL
-from pbwn_repro.bench.step_rules import step_rules
 from pbwn_repro.bench.timing import machine
 from pbwn_repro.models import recipe
 
@@ -72,7 +71,7 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
     of_network: dict[str, Callable[[str], Any]] = {
         "projection": partial(projection.projection, seconds=extent.seconds),
         "riemannian": partial(projection.riemannian, seconds=extent.seconds),
-        "step-rules": partial(step_rules, seconds=extent.seconds),
+        "step-rules": partial(projection.step_rules, seconds=extent.seconds),
         "optimizer": partial(steps.optimizer_steps, seconds=extent.seconds),
         "training": partial(
             steps.training_steps,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,18 +52,16 @@ def time_cost(options: Mapping[str, Any], parts: Parts, progress: Progress) -> d
     total = len(networks) * (rounds + 1)
     found = {}
     for number, network in enumerate(networks):
-        progress(number * (rounds + 1), total, network)
-        part = parts.read(network)
-        if part is None:
+        before = number * (rounds + 1)
+        progress(before, total, network)
 
-            def tell(done: int, name: str = network, before: int = number * (rounds + 1)) -> None:
-                progress(before + done, total, name)
+        def tell(done: int, name: str = network, before: int = before) -> None:
+            progress(before + done, total, name)
 
-            left_out = options.get("left_out", {}).get(network, ())
-            names = [name for name in options["methods"] if name not in left_out]
-            part = _network(network, names, options["batch_sizes"][network], rounds, tell)
-            parts.keep(network, part)
-        found[network] = part
+        left_out = options.get("left_out", {}).get(network, ())
+        names = [name for name in options["methods"] if name not in left_out]
+        make = partial(_network, network, names, options["batch_sizes"][network], rounds, tell)
+        found[network] = parts.kept(network, make)
     progress(total, total, "done")
     return {"rounds": rounds, "methods": list(options["methods"]), "networks": found}
 

@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 import pbwn
 from pbwn.paths.batch import Batch
-from pbwn_repro.bench.projection import constrained_in, extra_memory
+from pbwn_repro.bench.projection import constrained_in, extra_memory, starts_of, step_rules
 from pbwn_repro.bench.show import _spread
-from pbwn_repro.bench.step_rules import starts_of, step_rules
 from pbwn_repro.bench.steps import TrainingStep
 from pbwn_repro.bench.suite import PARTS, _plain
 from pbwn_repro.bench.timing import Times, interleaved
