@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
 from pbwn_repro.data.splits import Crop, DataSet, combined_digest, rows, to_pixels
+from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError
 
 PREFIX = "folder:"
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")

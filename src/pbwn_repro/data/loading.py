@@ -10,13 +10,12 @@ from pathlib import Path
 from torch import Tensor
 
 from pbwn_repro.data import folder, generated, parquet, text
-from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, read_decoded, read_manifest
+from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, name_of, read_decoded, read_manifest
 from pbwn_repro.data.download import Quiet, SourceFile
-from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError
-from pbwn_repro.data.published import KNOWN_SETS, LOSSLESS, KnownSet, PublishedSource
+from pbwn_repro.data.published import KNOWN_SETS, KnownSet, PublishedSource
 from pbwn_repro.data.splits import DataSet, Split
 from pbwn_repro.data.text import TextSet
-from pbwn_repro.errors import listed
+from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError, listed
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet", *text.LENGTHS)
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME", "text:FILE")
@@ -241,8 +240,7 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
     counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
     missing = [split for split in counts if split not in manifests]
     state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
-    copies = {manifest.get("copy_of") for manifest in manifests.values()}
-    name = f"{copies.pop()}{LOSSLESS}" if len(copies) == 1 and None not in copies else store.name
+    name = name_of(store.name, {manifest.get("copy_of") for manifest in manifests.values()})
     origins = sorted({manifest["origin"] for manifest in manifests.values()})
     return Entry(name, _counted(counts), state, ", ".join(origins), size)
 

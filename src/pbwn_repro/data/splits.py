@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pbwn_repro.data.errors import DataError
+from pbwn_repro.errors import DataError
 
 
 class Crop(Protocol):
