@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -86,10 +87,4 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
 
 def _plain(value: Any) -> Any:
     """The same as dictionaries, lists and numbers alone, as a JSON file holds them."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
+    return json.loads(json.dumps(value, default=asdict))

@@ -70,14 +70,14 @@ def sweep(
     from pbwn_repro.planning import Grid, Item, grid_jobs
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.pools import slots
-    from pbwn_repro.runs.resolution import joined, parse, read_file
+    from pbwn_repro.runs.resolution import read_wishes
     from pbwn_repro.runs.sweep import sweep as run_all
     from pbwn_repro.runs.view import view_for
 
     given = {"model": model, "data": data, "epochs": epochs, "steps": steps, "batch_size": batch_size}
     chosen = {name: value for name, value in given.items() if value is not None}
     grid = Grid(
-        joined(read_file(config) if config else {}, {**dict(map(parse, set_ or [])), **chosen}),
+        read_wishes(config, set_ or [], chosen),
         _listed("--methods", methods, str),
         _listed("--rates", rates, float),
         _listed("--decays", decays, float),

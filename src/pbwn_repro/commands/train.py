@@ -81,14 +81,14 @@ def train(
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.pools import find_device
-    from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
+    from pbwn_repro.runs.resolution import read_wishes, resolve
     from pbwn_repro.tasks import metric_of
 
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     with processes(find_device(device)) as place:
-        wishes = joined(read_file(config) if config else {}, {**dict(map(parse, set_ or [])), **chosen})
+        wishes = read_wishes(config, set_ or [], chosen)
         wishes.pop("processes", None)
         resolved, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
         folder = RunFolder.of(resolved, out)

@@ -100,18 +100,25 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return fields, source or fields["data"]["name"]
 
 
-def parse(assignment: str) -> tuple[str, Any]:
-    """Read `field=value`; the value is JSON, or else a word."""
+def parse(
+    assignment: str, option: str = "--set", form: str = "FIELD=VALUE, such as schedule.factor=0.5"
+) -> tuple[str, Any]:
+    """Read `name=value`, as an option has it; the value is JSON, or else a word."""
     name, separator, text = assignment.partition("=")
-    if not separator:
-        raise ConfigError(f"--set {assignment!r}: write FIELD=VALUE, such as schedule.factor=0.5")
+    if not separator or not name:
+        raise ConfigError(f"{option} {assignment!r}: write {form}")
     try:
         return name, json.loads(text)
     except json.JSONDecodeError:
         return name, text
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_wishes(file: Path | None, assignments: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a user asks for by a file, by `--set` and by other options, of which the later ones count more."""
+    return joined(_read_file(file) if file else {}, {**dict(map(parse, assignments)), **given})
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     """The fields in a JSON file; the config.json of a run is one too."""
     try:
         fields = json.loads(path.read_text())
