@@ -87,20 +87,22 @@ def bench(
 
 
 Times = dict[str, Any]
+LIMIT = "limit: reading and writing each weight once at the memory's speed"
+NAIVE = "naive: a plain loop over the weights in torch"
 
 
 def table(part: str, found: dict[str, Any]) -> Table:
     """The table of a part's results."""
-    makers = {
-        "projection": _projection,
-        "riemannian": _riemannian,
-        "step-rules": _step_rules,
-        "optimizer": _optimizer,
-        "training": _training,
-        "growth": _growth,
-        "memory": _memory,
-    }
-    return makers[part](found)
+    if part == "growth":
+        return _growth(found)
+    if part == "step-rules":
+        return _step_rules(found)
+    title, columns, cells = _COLUMNS[part]
+    table = _table(title, "network", *columns)
+    for network, ones in found.items():
+        for name, one in ones.items():
+            table.add_row(network, name, *cells(name, one, ones))
+    return table
 
 
 def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int) -> str:
@@ -117,12 +119,10 @@ def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int
 
 def explained(part: str) -> str:
     """What the words of a part's table mean, in a line."""
-    limit = "limit: reading and writing each weight once at the memory's speed"
-    naive = "naive: a plain loop over the weights in torch"
     words = {
-        "projection": f"{limit}. {naive}. x limit: time over the limit's; speed-up: naive time over this.",
-        "riemannian": f"{naive}. speed-up: naive time over this.",
-        "growth": f"Times as multiples of the limit. {limit}.",
+        "projection": f"{LIMIT}. {NAIVE}. x limit: time over the limit's; speed-up: naive time over this.",
+        "riemannian": f"{NAIVE}. speed-up: naive time over this.",
+        "growth": f"Times as multiples of the limit. {LIMIT}.",
         "training": "step: median of whole training steps. projection: its own time in one. share: of a normal step.",
     }
     return words.get(part, "")
@@ -135,23 +135,52 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _projection(found: dict[str, dict[str, Times]]) -> Table:
-    table = _table("Projection", "network", "path", "median", "middle half", "x limit", "speed-up")
-    for network, times in found.items():
-        limit, naive = times["limit"]["median"], times["naive"]["median"]
-        for path, taken in times.items():
-            median = taken["median"]
-            table.add_row(network, path, *_spread(taken), f"{median / limit:.2f}", f"{naive / median:.2f}")
-    return table
+def _projection(path: str, taken: Times, times: dict[str, Times]) -> tuple[str, ...]:
+    return *_spread(taken), _ratio(taken, times["limit"]), _ratio(times["naive"], taken)
 
 
-def _riemannian(found: dict[str, dict[str, Times]]) -> Table:
-    table = _table("Riemannian gradient", "network", "path", "median", "middle half", "speed-up")
-    for network, times in found.items():
-        for path, taken in times.items():
-            ratio = times["naive"]["median"] / taken["median"]
-            table.add_row(network, path, *_spread(taken), f"{ratio:.2f}")
-    return table
+def _riemannian(path: str, taken: Times, times: dict[str, Times]) -> tuple[str, ...]:
+    return *_spread(taken), _ratio(times["naive"], taken)
+
+
+def _optimizer(method: str, taken: Times, times: dict[str, Times]) -> tuple[str, ...]:
+    return *_spread(taken), _ratio(taken, times["normal"])
+
+
+def _training(method: str, one: dict[str, Any], methods: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    step = *_spread(one["step"]), _ratio(one["step"], methods["normal"]["step"])
+    if not method.startswith("pbwn"):
+        return *step, "", ""
+    return *step, _time(one["projection"]["median"]), _percent(one["projection, % of a normal step"])
+
+
+def _memory(path: str, one: dict[str, int], paths: object) -> tuple[str, ...]:
+    kept, neurons = one["bytes kept"], one["neurons"]
+    share = 100 * kept / one["bytes of weights"]
+    return f"{neurons:,}", f"{kept:,}", f"{kept / neurons:.1f}", f"{share:.3f}"
+
+
+# By part: a title, the columns after that of the network, and the cells of a row from its name, its own results and
+# those of all rows of its network.
+_COLUMNS: dict[str, tuple[str, tuple[str, ...], Callable[[str, Any, Any], tuple[str, ...]]]] = {
+    "projection": ("Projection", ("path", "median", "middle half", "x limit", "speed-up"), _projection),
+    "riemannian": ("Riemannian gradient", ("path", "median", "middle half", "speed-up"), _riemannian),
+    "optimizer": (
+        "Optimizer step (SGD with momentum)",
+        ("method", "median", "middle half", "x normal"),
+        _optimizer,
+    ),
+    "training": (
+        "Training step",
+        ("method", "step", "middle half", "x normal", "projection", "share"),
+        _training,
+    ),
+    "memory": (
+        "Memory kept between calls",
+        ("path", "neurons", "bytes", "bytes / neuron", "% of weights"),
+        _memory,
+    ),
+}
 
 
 def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
@@ -162,60 +191,23 @@ def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
     for network, rules in found.items():
         plain = next(iter(rules.values()))["times"]
         for rule, one in rules.items():
-            times = [(one["times"][path]["median"], plain[path]["median"]) for path in paths]
-            cells = [cell for own, base in times for cell in (_time(own), f"{own / base:.2f}")]
+            times = [(one["times"][path], plain[path]) for path in paths]
+            cells = [cell for own, base in times for cell in (_time(own["median"]), _ratio(own, base))]
             table.add_row(network, rule, *cells, f"{one[counted[0][5:]]:.1f}", f"{one[counted[1]]:.1f}")
-    return table
-
-
-def _optimizer(found: dict[str, dict[str, Times]]) -> Table:
-    table = _table("Optimizer step (SGD with momentum)", "network", "method", "median", "middle half", "x normal")
-    for network, times in found.items():
-        for name, taken in times.items():
-            ratio = taken["median"] / times["normal"]["median"]
-            table.add_row(network, name, *_spread(taken), f"{ratio:.2f}")
-    return table
-
-
-def _training(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
-    columns = ("network", "method", "step", "middle half", "x normal", "projection", "share")
-    table = _table("Training step", *columns)
-    for network, methods in found.items():
-        normal = methods["normal"]["step"]["median"]
-        for name, one in methods.items():
-            own = one["projection, % of a normal step"]
-            projects = name.startswith("pbwn")
-            table.add_row(
-                network,
-                name,
-                *_spread(one["step"]),
-                f"{one['step']['median'] / normal:.2f}",
-                _time(one["projection"]["median"]) if projects else "",
-                _percent(own) if projects else "",
-            )
     return table
 
 
 def _growth(found: dict[str, dict[str, Any]]) -> Table:
     table = _table("Growth", "weights", "layers", "limit", "naive", "torch", "numba")
     for one in found.values():
-        limit = one["times"]["limit"]["median"]
-        ratios = [
-            f"{one['times'][path]['median'] / limit:.2f}" if path in one["times"] else ""
-            for path in ("naive", "torch", "numba")
-        ]
-        table.add_row(f"{one['weights']:,}", f"{one['layers']:,}", _time(limit), *ratios)
+        times = one["times"]
+        ratios = [_ratio(times[path], times["limit"]) if path in times else "" for path in ("naive", "torch", "numba")]
+        table.add_row(f"{one['weights']:,}", f"{one['layers']:,}", _time(times["limit"]["median"]), *ratios)
     return table
 
 
-def _memory(found: dict[str, dict[str, dict[str, int]]]) -> Table:
-    table = _table("Memory kept between calls", "network", "path", "neurons", "bytes", "bytes / neuron", "% of weights")
-    for network, paths in found.items():
-        for path, one in paths.items():
-            kept, neurons = one["bytes kept"], one["neurons"]
-            share = 100 * kept / one["bytes of weights"]
-            table.add_row(network, path, f"{neurons:,}", f"{kept:,}", f"{kept / neurons:.1f}", f"{share:.3f}")
-    return table
+def _ratio(one: Times, other: Times) -> str:
+    return f"{one['median'] / other['median']:.2f}"
 
 
 def _spread(taken: Times) -> tuple[str, str]:

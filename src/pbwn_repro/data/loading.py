@@ -113,14 +113,8 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
 
     A set of which nothing is here is an error.
     """
-    root = cache_root(cache_dir)
-    own = existing_folder(data_dir)
-    source = find_source(name, own)
-    if name == text.SHAKESPEARE:
-        checks = list(_text_checks(Store(root, name), own))
-    else:
-        found = _uncached_checks(name, own) if source is None else _cached_checks(source, Store(root, source.name))
-        checks = list(found)
+    root, own = cache_root(cache_dir), existing_folder(data_dir)
+    checks = list(_checks(name, root, own))
     if not checks:
         raise MissingFileError.about(
             name,
@@ -135,8 +129,19 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
             yield Finding(thing, False, str(error))
 
 
-def _cached_checks(source: Source, store: Store) -> Iterator[Check]:
-    """Yield the checks of a set's files and of its decoded form."""
+def _checks(name: str, root: Path, data_dir: Path | None) -> Iterator[Check]:
+    """Yield the checks of a set's files and of its decoded form, or of its images or characters."""
+    source = find_source(name, data_dir)
+    if name == text.SHAKESPEARE:
+        store = Store(root, name)
+        if archive := text.find_shakespeare(data_dir or store.files):
+            yield archive.name, partial(_check_text, store, data_dir)
+        return
+    if source is None:
+        for split, images in load_uncached(name, data_dir).splits.items():
+            yield split, partial(_check_split, images)
+        return
+    store = Store(root, source.name)
     if isinstance(source, PublishedSource):
         for file in source.known.files():
             if paths := source.locate(file, store.files):
@@ -150,18 +155,9 @@ def _cached_checks(source: Source, store: Store) -> Iterator[Check]:
             yield f"decoded {split}", partial(_check_decoded, place, source.given)
 
 
-def _text_checks(store: Store, data_dir: Path | None) -> Iterator[Check]:
-    if archive := text.find_shakespeare(data_dir or store.files):
-        yield archive.name, lambda: _counted_characters(text.load_shakespeare(store, data_dir, Quiet()))
-
-
-def _counted_characters(found: TextSet) -> str:
+def _check_text(store: Store, data_dir: Path | None) -> str:
+    found = text.load_shakespeare(store, data_dir, Quiet())
     return f"{sum(map(len, found.splits.values())):,} characters, the published content"
-
-
-def _uncached_checks(name: str, data_dir: Path | None) -> Iterator[Check]:
-    for split, images in load_uncached(name, data_dir).splits.items():
-        yield split, partial(_check_split, images)
 
 
 def _check_file(paths: Sequence[Path], file: SourceFile, given: str) -> str:
