@@ -23,7 +23,7 @@ from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.runs.estimates import TERAFLOPS, Estimate, Speeds
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Job, TrainingJob
-from pbwn_repro.runs.resolution import Sources, complete, resolve
+from pbwn_repro.runs.resolution import Sources, complete, resolve, splits_of
 from pbwn_repro.tasks import AnySet, training_split
 
 Best = Mapping[str, Sequence[Labels]]  # by artefact, the settings of which further seeds are made
@@ -161,11 +161,6 @@ def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title:
         cache_dir=sources.cache_dir,
         flops=speeds.effort(config).flops,
     )
-
-
-def splits_of(data: Mapping[str, Any]) -> list[str]:
-    """The splits that a configuration's part on data asks for."""
-    return [*data.get("train", ["train"]), data.get("test", "test")]
 
 
 def title_of(artefact: Artefact, plan: Plan) -> str:

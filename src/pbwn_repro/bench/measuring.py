@@ -5,7 +5,7 @@ A measurement has a folder like a run's, and the same rule: `result.json` = done
     <out>/<artefact>/<scale>/<measurement>-<hash8>/   config.json  environment.json  parts/  result.json
 
 `config.json` is {"measurement": name, "options": {...}}; the hash is that of its canonical form. The shape of a result
-stands in the module that makes it: `landscape` for figure 1, `time_cost` for table 5.
+stands in the module that makes it: `landscape` for figure 1, `steps` for table 5.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pbwn_repro.bench.conditioning import conditioning
 from pbwn_repro.bench.gradients import gradients
 from pbwn_repro.bench.landscape import landscape
 from pbwn_repro.bench.parts import Parts, Progress
-from pbwn_repro.bench.time_cost import time_cost
+from pbwn_repro.bench.steps import time_cost
 from pbwn_repro.config import ConfigError, read_config
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest

@@ -44,13 +44,18 @@ def resolve(
     fields["processes"] = processes
     data = fields["data"]
     read_config({**fields, "data": {**data, "digest": ""}})  # what is wrong is said before anything is fetched
-    splits = [*data.get("train", ["train"]), data.get("test", "test")]
+    splits = splits_of(data)
     dataset = dataset or load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
         part = prepared({**recipe(fields["model"])["data"], "train": splits[:-1], "test": splits[-1]}, dataset.name)
         fields["data"] = data = {**part, **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
+
+
+def splits_of(data: Mapping[str, Any]) -> list[str]:
+    """The splits that a configuration's part on data asks for, the one to test on last."""
+    return [*data.get("train", ["train"]), data.get("test", "test")]
 
 
 def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
