@@ -69,13 +69,14 @@ def measure(
         folder: as `folder_of` gives it.
         progress: is told how many of how many pieces are done, and what comes next; raising ends the measurement.
     """
-    make = _find(measurement)
+    if measurement not in MEASUREMENTS:
+        raise ValueError(f"unknown measurement {measurement!r}: {listed(measurement, MEASUREMENTS)}")
     if folder.state == "done":
         return folder.read_result()
     with folder.locked():
         _claim(folder, _config(measurement, options))
         write_atomically(folder.environment, to_json(environment(torch.device("cpu"))))
-        result = make(options, Parts(folder.path / "parts"), progress)
+        result = MEASUREMENTS[measurement](options, Parts(folder.path / "parts"), progress)
         write_atomically(folder.result, to_json(result))
     return folder.read_result()
 
@@ -83,12 +84,6 @@ def measure(
 def _config(measurement: str, options: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(json.dumps({"measurement": measurement, "options": dict(options)}))
     return found
-
-
-def _find(name: str) -> Measurement:
-    if name not in MEASUREMENTS:
-        raise ValueError(f"unknown measurement {name!r}: {listed(name, MEASUREMENTS)}")
-    return MEASUREMENTS[name]
 
 
 def _claim(folder: RunFolder, config: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -183,7 +184,6 @@ class Speeds:
     out: Path
     cache_dir: Path | None = None
     device: str = "cpu"
-    _shown: dict[str, list[float]] | None = field(default=None, init=False)
     _held: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     def effort(self, config: RunConfig, dataset: AnySet | None = None) -> Effort:
@@ -206,13 +206,15 @@ class Speeds:
 
     def _seconds(self, config: RunConfig, work: Effort) -> float:
         """As runs with this network have shown, or as the machine's test shows."""
-        if self._shown is None:
-            self._shown = _shown_speeds(self.out, self.device)
         shown = self._shown.get(_network(config))
         if shown:
             return work.flops / (work.step_flops / config.batch_size / statistics.median(shown))
         speed = self._probed("linear" if config.model in _LINEAR else "convolutional", self.device)
         return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
+
+    @cached_property
+    def _shown(self) -> dict[str, list[float]]:
+        return _shown_speeds(self.out, self.device)
 
     def _probed(self, kind: str, device: str) -> float:
         """FLOP/s of a core, or of a GPU."""
