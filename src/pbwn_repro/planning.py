@@ -6,7 +6,6 @@ Each run is made once, however many artefacts show it.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -342,8 +341,8 @@ def _finished(folder: Path) -> set[tuple[str, int]]:
         run = RunFolder(path.parent)
         if run.state in ("done", "diverged"):
             try:
-                config = read_config(json.loads(path.read_text()))
-            except (OSError, ValueError, TypeError):
+                config = read_config(run.read_fields())
+            except (OSError, ValueError):
                 continue  # a damaged folder counts for nothing
             found.add((identity(config), config.seed))
     return found

@@ -91,11 +91,7 @@ def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
     if not folder.config.exists():
         write_atomically(folder.config, to_json(config))
         return
-    try:
-        found = json.loads(folder.config.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{folder.config} cannot be read ({error}): move the folder away") from None
-    if found != config:
+    if folder.read_fields() != config:
         raise ConfigError(f"{folder.path} holds another measurement: move it away, or choose another folder with --out")
 
 

@@ -274,7 +274,7 @@ def _shown_speeds(out: Path, device: str) -> dict[str, list[float]]:
     for path in sorted(out.glob("*/**/timing.jsonl")):
         folder = RunFolder(path.parent)
         try:
-            config = read_config(json.loads(folder.config.read_text()))
+            config = read_config(folder.read_fields())
             made_with = json.loads(folder.environment.read_text())
             lines = [json.loads(line) for line in path.read_text().splitlines()[1:_LINES]]
             taken = statistics.median(line["seconds"] for line in lines)

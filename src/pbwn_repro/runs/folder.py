@@ -54,14 +54,19 @@ class RunFolder:
             return "done"
         return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "empty"
 
-    def read_config(self) -> RunConfig:
-        """The configuration that the folder holds."""
+    def read_fields(self) -> dict[str, Any]:
+        """What config.json holds, of whatever version, and also that of a measurement."""
         try:
             fields = json.loads(self.config.read_text())
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self.config} cannot be read ({error}): move the folder away") from None
         if not isinstance(fields, dict):
             raise ConfigError(f"{self.config} holds no JSON object: move the folder away")
+        return fields
+
+    def read_config(self) -> RunConfig:
+        """The configuration that the folder holds."""
+        fields = self.read_fields()
         if is_version_1(fields):
             raise OutdatedError(f"{self.path} was written by an earlier version: run `pbwn migrate {self.path}`")
         try:
@@ -113,9 +118,9 @@ class RunFolder:
         stem = self.path.name.rpartition("-")[0]
         for path in sorted(self.path.parent.glob(f"{stem}-*/config.json")):
             try:
-                fields = json.loads(path.read_text())
+                fields = RunFolder(path.parent).read_fields()
                 is_same = is_version_1(fields) and read_config(fields).hash == config.hash
-            except (OSError, ValueError, RecursionError):
+            except (OSError, ValueError):
                 continue  # what cannot be read is not this run
             if is_same:
                 raise OutdatedError(
