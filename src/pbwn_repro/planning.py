@@ -239,8 +239,8 @@ class Grid:
             "lr": self.rates,
             "weight_decay": self.decays,
         }
-        listed = {name: values for name, values in axes.items() if values}
-        return [dict(zip(listed, values, strict=True)) for values in itertools.product(*listed.values())]
+        given = {name: values for name, values in axes.items() if values}
+        return [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
 
 
 def grid_jobs(

@@ -183,7 +183,7 @@ class Lighting(Transform):
 
 
 @dataclass(frozen=True)
-class RandomSizedCrop:
+class RandomSizedCrop(Crop):
     """A random part, 8 to 100 % of the area and 3:4 to 4:3 in shape, resized to size x size.
 
     Pillow's bicubic resize averages over the source pixels when it shrinks; Torch7's does not.
@@ -205,14 +205,11 @@ class RandomSizedCrop:
 
 
 @dataclass(frozen=True)
-class CentreCrop:
+class CentreCrop(Crop):
     """The shorter side resized to `resize`, then the middle size x size."""
 
     size: int = 224
     resize: int = 256
-
-    def draw(self, generator: torch.Generator, count: int) -> None:
-        """Nothing is random here."""
 
     def __call__(self, image: Image.Image, drawn: Tensor | None = None) -> Image.Image:
         """Resize, then cut."""

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy
 import torch
@@ -17,16 +16,16 @@ from torch import Tensor
 from pbwn_repro.errors import DataError
 
 
-class Crop(Protocol):
-    """Cuts one image to size x size while it is decoded; the random numbers come from outside."""
+class Crop(ABC):
+    """Cuts one image to size x size while it is decoded; the random numbers, if it needs any, come from outside."""
 
-    @property
-    def size(self) -> int:
-        """The pixels of a side."""
+    size: int
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor | None:
         """Random numbers for `count` images, one row each, or None."""
+        return None
 
+    @abstractmethod
     def __call__(self, image: Image.Image, drawn: Tensor | None) -> Image.Image:
         """The cut image."""
 
