@@ -9,8 +9,8 @@ from operator import itemgetter
 
 from rich.console import Console
 
-from pbwn_repro.bench.show import table
 from pbwn_repro.bench.suite import Extent, measure
+from pbwn_repro.commands.bench import table
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from pbwn_repro.config import read_config
 from pbwn_repro.data import load
 from pbwn_repro.models import recipe
 from pbwn_repro.runs.jobs import TrainingJob
-from pbwn_repro.runs.packing import Slots, cores
-from pbwn_repro.runs.pools import LocalPool
+from pbwn_repro.runs.pools import LocalPool, Slots, cores
 from pbwn_repro.runs.sweep import sweep
 
 SOURCES = {"mlp": "synthetic:mnist"}
@@ -32,7 +31,9 @@ def jobs(network, count, folder):
     data = {**fields["data"], "name": dataset.name, "digest": dataset.digest}
     shared = {**fields, "data": data, "method": "pbwn", "steps": STEPS.get(network, 5)}
     return [
-        TrainingJob(str(seed), folder / str(seed), read_config({**shared, "seed": seed}), source)
+        TrainingJob(
+            title=str(seed), path=folder / str(seed), config=read_config({**shared, "seed": seed}), source=source
+        )
         for seed in range(1, count + 1)
     ]
 

@@ -23,7 +23,7 @@ from pbwn_repro.data.cache import cache_root
 from pbwn_repro.data.loading import inventory
 from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.runs.environment import processor, version_of
-from pbwn_repro.runs.packing import available_cores
+from pbwn_repro.runs.pools import available_cores
 
 Level = Literal["ok", "warn", "fail"]
 

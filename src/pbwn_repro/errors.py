@@ -1,13 +1,45 @@
-"""The error for what a user can correct, and the choices that its message names."""
+"""The errors that a user can do something about: what was asked for, and data. Any other exception is a bug.
+
+A message on data names the thing, what was expected, what was found and what to do.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class UsageError(ValueError):
     """A mistake in what was asked for; the message says what to change. Any other ValueError is a bug."""
+
+
+class DataError(ValueError):
+    """Data that cannot be had, read or trusted."""
+
+    @classmethod
+    def about(cls, thing: object, *, expected: str, found: str, remedy: str) -> Self:
+        """Put the four parts of a message together."""
+        return cls(f"{thing}: expected {expected}, found {found}. {remedy}")
+
+
+class UnknownSetError(DataError):
+    """A name that stands for no data set."""
+
+
+class MissingFileError(DataError):
+    """A file or folder that should be there and is not."""
+
+
+class DamagedFileError(DataError):
+    """A file that is there, but is not what it should be."""
+
+
+class DownloadError(DataError):
+    """No source of a file could be reached, or none gave the right bytes."""
 
 
 def listed(wanted: str, choices: Iterable[str]) -> str:
@@ -22,3 +54,9 @@ def listed(wanted: str, choices: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(wanted, choices, n=1)
     guess = f"did you mean {nearest[0]!r}? " if nearest else ""
     return f"{guess}Choose from {', '.join(choices)}"
+
+
+def require_word(argument: str, value: object, words: tuple[str, ...]) -> None:
+    """Raise unless an argument's value is one of the words that it may be."""
+    if value not in words:
+        raise ValueError(f"{argument} must be {' or '.join(map(repr, words))}, not {value!r}")

@@ -1,66 +1,105 @@
-"""From artefacts and a scale to the jobs of a sweep, to what it would do, and to what is done.
+"""From artefacts and a scale, or a user's own grid, to the jobs of a sweep, to what it would do, and to what is done.
 
 Each run is made once, however many artefacts show it.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from pbwn_repro.bench.measuring import folder_of, measure
+from pbwn_repro import methods
+from pbwn_repro.bench.measuring import MeasuringJob, folder_of, measuring_flops
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, SCALES, Artefact, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Labels, Only, identity
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
-from pbwn_repro.engine.reporting import Reporter
-from pbwn_repro.engine.signals import Interrupted, StopRequest
+from pbwn_repro.data.loading import absolute
 from pbwn_repro.errors import UsageError, listed
-from pbwn_repro.models import recipe
-from pbwn_repro.runs.estimates import TERAFLOPS, Speeds
-from pbwn_repro.runs.folder import RunFolder, State
+from pbwn_repro.runs.estimates import TERAFLOPS, Estimate, Speeds
+from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Job, TrainingJob
-from pbwn_repro.runs.resolution import Sources, complete
+from pbwn_repro.runs.resolution import Sources, complete, resolve, splits_of
 from pbwn_repro.tasks import AnySet, training_split
 
-Choice = Mapping[str, frozenset[str]]
 Best = Mapping[str, Sequence[Labels]]  # by artefact, the settings of which further seeds are made
 
 
-def parse_only(texts: Iterable[str], artefacts: Sequence[Artefact], scale: Scale, seeds: int | None) -> Choice:
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for: artefacts at a scale.
+
+    seeds: of each setting; the scale's own number if None.
+    only: by the name of an axis, the values that a run may have; of what is measured in one go, nothing is left then.
+    best: the settings that are known to be best, which may have more seeds than others.
+    """
+
+    artefacts: Sequence[Artefact]
+    scale: Scale
+    seeds: int | None = None
+    only: Only = field(default_factory=dict)
+    best: Best = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what would be no run."""
+        if self.seeds is not None and self.seeds < 1:
+            raise UsageError(f"--seeds {self.seeds}: at least 1 is needed")
+
+    def plans(self, artefact: Artefact) -> list[Plan]:
+        """The training runs that one of the artefacts needs; none where it is measured in one go."""
+        if not isinstance(artefact, TrainedArtefact):
+            return []
+        further = artefact.further_plans(self.best.get(artefact.name, ()), self.scale, self.only)
+        return artefact.plans(self.scale, seeds=self.seeds, only=self.only) + further
+
+    def sets(self) -> list[str]:
+        """The names of the data sets that the runs need, each once."""
+        plans = (plan for artefact in self.artefacts for plan in self.plans(artefact))
+        return list(dict.fromkeys(complete(plan.wishes)[1] for plan in plans))
+
+    def passed_over(self) -> list[str]:
+        """A sentence for each artefact of which nothing is left by what was asked for."""
+        empty = [each.name for each in self.artefacts if self.only and not self.plans(each)]
+        return [f"{name} is passed over: no run of it has {self.words}" for name in empty]
+
+    @property
+    def words(self) -> str:
+        """What the runs are to have, as a user writes it."""
+        return ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in self.only.items())
+
+
+def parse_only(texts: Iterable[str], wanted: Wanted) -> dict[str, set[str]]:
     """Read `name=value,name=value`: several values of a name are alternatives, several names hold together.
 
     Unknown names and values are errors that list the known ones.
     """
-    known = _known(artefacts, scale, seeds)
+    known = _known(wanted)
     chosen: dict[str, set[str]] = {}
     for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
         name, separator, value = word.partition("=")
         if not separator:
             raise UsageError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")
         if name not in known:
-            names = ", ".join(artefact.name for artefact in artefacts)
+            names = ", ".join(artefact.name for artefact in wanted.artefacts)
             raise UsageError(f"--only {word}: the runs of {names} have no {name!r}: {listed(name, known)}")
         found = next((each for each in known[name] if _same(each, value)), None)
         if found is None:
             raise UsageError(f"--only {word}: there is no such {name}: {listed(value, known[name])}")
         chosen.setdefault(name, set()).add(found)
-    return {name: frozenset(values) for name, values in chosen.items()}
+    return chosen
 
 
-def _known(artefacts: Sequence[Artefact], scale: Scale, seeds: int | None) -> dict[str, dict[str, None]]:
+def _known(wanted: Wanted) -> dict[str, dict[str, None]]:
     """The names and their values, over all artefacts, each once and in order."""
     known: dict[str, dict[str, None]] = {}
-    for artefact in artefacts:
+    for artefact in wanted.artefacts:
         if isinstance(artefact, TrainedArtefact):
-            for axis in artefact.axes(scale):
+            for axis in artefact.axes(wanted.scale):
                 known.setdefault(axis.name, {}).update(dict.fromkeys(map(str, axis.known)))
-            count = max(artefact.seeds[scale], artefact.seeds_at_best.get(scale, 0)) if seeds is None else seeds
+            count = wanted.seeds or max(artefact.seeds[wanted.scale], artefact.seeds_at_best.get(wanted.scale, 0))
             known.setdefault("seed", {}).update(dict.fromkeys(map(str, range(1, count + 1))))
     return known
 
@@ -72,135 +111,34 @@ def _same(value: str, wanted: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuringJob:
-    """What is computed or timed in one go; nothing runs beside what is timed."""
-
-    title: str
-    path: Path
-    measurement: str
-    options: Mapping[str, Any]
-    flops: float = 0.0
-    alone: bool = True
-
-    @property
-    def state(self) -> State:
-        """Where the measurement stands on the disk."""
-        return RunFolder(self.path).state
-
-    def make(self, device: torch.device, reporter: Reporter) -> None:
-        """Measure; asked to stop, it ends between two pieces."""
-        begun = False
-
-        def tell(done: int, total: int, doing: str) -> None:
-            nonlocal begun
-            if stop.requested:
-                raise Interrupted(f"stopped in {self.path}; run the same command to resume")
-            if not begun:
-                reporter.begin(self.title, done, total)
-                begun = True
-            reporter.step(done, 0.0, 0.0, 0.0)
-
-        with StopRequest() as stop:
-            try:
-                measure(self.measurement, self.options, RunFolder(self.path), progress=tell)
-            finally:
-                reporter.end()
-
-
-def measuring_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
-    """How much work a measurement is: a step of each method and network in every round, or runs and what they take."""
-    if options.keys() >= {"networks", "moments"}:
-        return _visiting_flops(options, speeds)
-    flops = 0.0
-    for name in options["networks"] if "rounds" in options else ():
-        fields = recipe(name)
-        sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
-        step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops
-        flops += step * len(options["methods"]) * (options["rounds"] + 1)  # one round to warm up
-    return flops
-
-
-def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
-    """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
-    flops, count = 0.0, options["seeds"] * len(options["methods"])
-    for name, wishes in options["networks"].items():
-        fields, _ = complete({**wishes, "model": name, "method": "normal"})
-        config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
-        work = speeds.effort(config)
-        products = 300 * len(options["moments"]) * options["examples"][name] / config.batch_size
-        flops += count * work.step_flops * (work.steps + products)
-    return flops
-
-
-def plans_of(
-    artefacts: Sequence[Artefact],
-    scale: Scale,
-    *,
-    seeds: int | None = None,
-    only: Only | None = None,
-    best: Best | None = None,
-) -> list[Plan]:
-    """The training runs that the artefacts need."""
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"--seeds {seeds}: at least 1 is needed")
-    found: list[Plan] = []
-    for artefact in artefacts:
-        if isinstance(artefact, TrainedArtefact):
-            found += artefact.plans(scale, seeds=seeds, only=only)
-            found += artefact.further_plans((best or {}).get(artefact.name, ()), scale, only)
-    return found
-
-
-def sets_of(plans: Iterable[Plan]) -> list[str]:
-    """The names of the data sets that the runs need, each once."""
-    return list(dict.fromkeys(complete(plan.wishes)[1] for plan in plans))
-
-
-def plan_jobs(
-    artefacts: Sequence[Artefact],
-    scale: Scale,
-    out: Path,
-    sources: Sources,
-    *,
-    seeds: int | None = None,
-    only: Only | None = None,
-    best: Best | None = None,
-    speeds: Speeds | None = None,
-) -> list[Job]:
-    """The jobs that make the artefacts; a run that several of them show is made once."""
+def plan_jobs(wanted: Wanted, out: Path, sources: Sources, speeds: Speeds | None = None) -> list[Job]:
+    """The jobs that make what is wanted; a run that several artefacts show is made once."""
     jobs: dict[Path, Job] = {}
     speeds = speeds or Speeds(out, sources.cache_dir)
-    for artefact in artefacts:
-        for plan in plans_of([artefact], scale, seeds=seeds, only=only, best=best):
+    for artefact in wanted.artefacts:
+        for plan in wanted.plans(artefact):
             run = training_job(plan, out, sources, speeds, title_of(artefact, plan))
             jobs.setdefault(run.path, run)
-        if isinstance(artefact, MeasuredArtefact) and not only:
-            measured = measuring_job(artefact, scale, out, speeds)
+        if isinstance(artefact, MeasuredArtefact) and not wanted.only:
+            measured = measuring_job(artefact, wanted.scale, out, speeds)
             jobs[measured.path] = measured
     if not jobs:
-        names = ", ".join(artefact.name for artefact in artefacts)
-        raise UsageError(f"no run of {names} has {_words(only or {})}: ask for fewer")
+        names = ", ".join(artefact.name for artefact in wanted.artefacts)
+        raise UsageError(f"no run of {names} has {wanted.words}: ask for fewer")
     return list(jobs.values())
 
 
-def passed_over(artefacts: Sequence[Artefact], scale: Scale, *, seeds: int | None, only: Only) -> list[str]:
-    """A sentence for each artefact of which nothing is left by what was asked for."""
-    empty = [one.name for one in artefacts if only and not plans_of([one], scale, seeds=seeds, only=only)]
-    return [f"{name} is passed over: no run of it has {_words(only)}" for name in empty]
-
-
-def _words(only: Only) -> str:
-    return ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in only.items())
-
-
 def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: Speeds) -> MeasuringJob:
-    """The job of a measured artefact."""
-    options = artefact.options(scale)
-    path = folder_of(out, artefact.name, scale, artefact.measurement, options).path
-    title = f"{artefact.name} {artefact.measurement}"
-    is_timed = artefact.measurement == "time-cost"
-    return MeasuringJob(title, path, artefact.measurement, options, measuring_flops(options, speeds), alone=is_timed)
+    """The job of a measured artefact; nothing runs beside what is timed."""
+    name, options = artefact.measurement, artefact.options(scale)
+    return MeasuringJob(
+        title=f"{artefact.name} {name}",
+        path=folder_of(out, artefact.name, scale, name, options).path,
+        measurement=name,
+        options=options,
+        flops=measuring_flops(name, options, speeds),
+        alone=name == "time-cost",
+    )
 
 
 def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> TrainingJob:
@@ -222,11 +160,6 @@ def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title:
         cache_dir=sources.cache_dir,
         flops=speeds.effort(config).flops,
     )
-
-
-def splits_of(data: Mapping[str, Any]) -> list[str]:
-    """The splits that a configuration's part on data asks for."""
-    return [*data.get("train", ["train"]), data.get("test", "test")]
 
 
 def title_of(artefact: Artefact, plan: Plan) -> str:
@@ -266,27 +199,16 @@ class Item:
     path: Path | None = None
 
 
-def preview(
-    artefacts: Sequence[Artefact],
-    scale: Scale,
-    out: Path,
-    sources: Sources,
-    speeds: Speeds,
-    *,
-    seeds: int | None = None,
-    only: Only | None = None,
-    best: Best | None = None,
-) -> list[Item]:
+def preview(wanted: Wanted, out: Path, sources: Sources, speeds: Speeds) -> list[Item]:
     """What `plan_jobs` would plan; nothing is downloaded, so that some runs have no folder yet."""
     items: dict[object, Item] = {}
-    for artefact in artefacts:
-        for plan in plans_of([artefact], scale, seeds=seeds, only=only, best=best):
+    for artefact in wanted.artefacts:
+        for plan in wanted.plans(artefact):
             item = _training_item(plan, out, sources, speeds, title_of(artefact, plan))
             items.setdefault(item.path or (plan.artefact, str(plan.wishes)), item)
-        if isinstance(artefact, MeasuredArtefact) and not only:
-            job = measuring_job(artefact, scale, out, speeds)
-            seconds = speeds.measuring_seconds(job.flops)
-            items[job.path] = Item(job.title, job.state, seconds, 0, job.path)
+        if isinstance(artefact, MeasuredArtefact) and not wanted.only:
+            job = measuring_job(artefact, wanted.scale, out, speeds)
+            items[job.path] = Item(job.title, job.state, speeds.measuring_seconds(job.flops), 0, job.path)
     return list(items.values())
 
 
@@ -297,6 +219,64 @@ def _training_item(plan: Plan, out: Path, sources: Sources, speeds: Speeds, titl
         return Item(title, "no data", estimate.seconds, estimate.bytes)
     job = training_job(plan, out, sources, speeds, title)
     return Item(title, job.state, estimate.seconds, estimate.bytes, job.path)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the runs have in common, as `resolve` takes it, and what they differ in; nothing listed: as the recipe."""
+
+    wishes: Mapping[str, Any]
+    methods: tuple[str, ...]
+    rates: tuple[float, ...] = ()
+    decays: tuple[float, ...] = ()
+    seeds: int = 1
+
+    def settings(self) -> list[dict[str, Any]]:
+        """What tells each run from the others, seeds outermost: an interrupted sweep has complete first seeds."""
+        axes = {
+            "seed": tuple(range(1, self.seeds + 1)),
+            "method": self.methods,
+            "lr": self.rates,
+            "weight_decay": self.decays,
+        }
+        given = {name: values for name, values in axes.items() if values}
+        return [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
+
+
+def grid_jobs(
+    grid: Grid, out: Path, speeds: Speeds, *, data_dir: Path | None = None, cache_dir: Path | None = None
+) -> tuple[list[TrainingJob], Estimate]:
+    """The jobs of a grid, and what each of them takes: they are equally long.
+
+    The data are loaded once, and what cannot be imported or configured is told before anything runs.
+    """
+    for name in grid.methods:
+        methods.method(name)
+    source = absolute(complete(grid.wishes)[1])
+    dataset: AnySet | None = None
+    jobs: list[TrainingJob] = []
+    for setting in grid.settings():
+        wishes = {**grid.wishes, **setting}
+        config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, dataset=dataset)
+        folder = RunFolder.of(config, out)
+        folder.refuse_outdated(config)
+        if not jobs:
+            estimate = speeds.estimate(config, dataset)
+        words = [methods.title(config.method)]
+        words += [f"{name} {setting[name]:g}" for name in ("lr", "weight_decay", "seed") if name in setting]
+        jobs.append(
+            TrainingJob(
+                title=" ".join(words),
+                path=folder.path,
+                config=config,
+                source=source,
+                data_dir=data_dir,
+                cache_dir=cache_dir,
+                flops=estimate.flops,
+                modules=Path.cwd(),
+            )
+        )
+    return jobs, estimate
 
 
 @dataclass(frozen=True)
@@ -361,8 +341,8 @@ def _finished(folder: Path) -> set[tuple[str, int]]:
         run = RunFolder(path.parent)
         if run.state in ("done", "diverged"):
             try:
-                config = read_config(json.loads(path.read_text()))
-            except (OSError, ValueError, TypeError):
+                config = read_config(run.read_fields())
+            except (OSError, ValueError):
                 continue  # a damaged folder counts for nothing
             found.add((identity(config), config.seed))
     return found

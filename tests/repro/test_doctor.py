@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pbwn_repro import doctor as examination
 from pbwn_repro.cli import app
-from pbwn_repro.runs import packing
+from pbwn_repro.runs import pools
 
 
 def doctor(tmp_path, *words):
@@ -121,9 +121,9 @@ def test_more_threads_than_cores_are_worth_knowing(monkeypatch):
 
 @pytest.mark.parametrize(("quota", "cores"), [("150000 100000", 1), ("max 100000", 8), ("1000 100000", 1)])
 def test_a_container_s_quota_limits_how_many_runs_share_it(quota, cores, monkeypatch):
-    monkeypatch.setattr(packing.os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(packing.Path, "read_text", lambda _: quota)
-    assert packing.cores() == cores
+    monkeypatch.setattr(pools.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(pools.Path, "read_text", lambda _: quota)
+    assert pools.cores() == cores
 
 
 def test_a_busy_machine_is_worth_knowing(monkeypatch):

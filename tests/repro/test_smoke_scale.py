@@ -6,12 +6,11 @@ import pytest
 from filelock import FileLock
 
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, TrainedArtefact
-from pbwn_repro.planning import plan_jobs, standing
+from pbwn_repro.planning import Wanted, plan_jobs, standing
 from pbwn_repro.report.cells import best_settings, labelled
 from pbwn_repro.report.runs import read_runs
 from pbwn_repro.runs.estimates import Speeds
-from pbwn_repro.runs.packing import slots
-from pbwn_repro.runs.pools import LocalPool
+from pbwn_repro.runs.pools import LocalPool, slots
 from pbwn_repro.runs.resolution import Sources
 from pbwn_repro.runs.sweep import sweep
 
@@ -52,7 +51,8 @@ def two_methods_and_one_seed(artefact):
 )
 def test_two_methods_of_the_smoke_scale_run(name, out, tmp_path):
     artefact = KNOWN[name]
-    jobs = plan_jobs([artefact], "smoke", out, Sources(cache_dir=tmp_path), only=two_methods_and_one_seed(artefact))
+    wanted = Wanted([artefact], "smoke", only=two_methods_and_one_seed(artefact))
+    jobs = plan_jobs(wanted, out, Sources(cache_dir=tmp_path))
     assert len(jobs) == 2 if isinstance(artefact, TrainedArtefact) else 1
     make(jobs, out)
     assert {job.state for job in jobs} == {"done"}
@@ -62,11 +62,11 @@ def test_two_methods_of_the_smoke_scale_run(name, out, tmp_path):
 @pytest.mark.parametrize("name", [*ARTEFACTS, *EXPERIMENTS])
 def test_the_whole_smoke_scale_runs(name, out, tmp_path):
     artefact, sources = KNOWN[name], Sources(cache_dir=tmp_path)
-    jobs = plan_jobs([artefact], "smoke", out, sources)
+    jobs = plan_jobs(Wanted([artefact], "smoke"), out, sources)
     make(jobs, out)
     if getattr(artefact, "seeds_at_best", {}):
         best = best_settings(artefact, "smoke", labelled(artefact, "smoke", read_runs(out)[0])[0])
-        jobs = plan_jobs([artefact], "smoke", out, sources, best={name: best})
+        jobs = plan_jobs(Wanted([artefact], "smoke", best={name: best}), out, sources)
         make(jobs, out)
     found = standing(artefact, "smoke", out, Speeds(out, tmp_path), {})
     assert found.done == found.runs == len(jobs)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,19 +50,15 @@ def conditioning(options: Mapping[str, Any], parts: Parts, progress: Progress) -
     networks: dict[str, Any] = {name: {"methods": {}} for name in options["networks"]}
     for number, (network, method, seed) in enumerate(wanted):
         progress(number, len(wanted), f"{network} {method} seed {seed}")
-        name = f"{network}-{method}-{seed}"
-        part = parts.read(name)
-        if part is None:
-            wishes = {**options["networks"][network], "model": network, "method": method, "seed": seed}
-            part = {"moments": _run(wishes, options, options["examples"][network])}
-            parts.keep(name, part)
+        wishes = {**options["networks"][network], "model": network, "method": method, "seed": seed}
+        part = parts.kept(f"{network}-{method}-{seed}", partial(_run, wishes, options, options["examples"][network]))
         networks[network]["methods"].setdefault(method, []).append(part["moments"])
     progress(len(wanted), len(wanted), "done")
     shared = {name: options[name] for name in ("methods", "moments", "top", "seeds")}
     return {**shared, "networks": networks}
 
 
-def _run(wishes: Mapping[str, Any], options: Mapping[str, Any], examples: int) -> list[dict[str, Any]]:
+def _run(wishes: Mapping[str, Any], options: Mapping[str, Any], examples: int) -> dict[str, Any]:
     config, dataset = resolve(wishes)
     training = Training(config, dataset, Processes())
     stops = {round(share * training.total_steps) for share in options["moments"]}
@@ -74,7 +71,7 @@ def _run(wishes: Mapping[str, Any], options: Mapping[str, Any], examples: int) -
         found.append({"step": step, **spectrum(training.model, inputs, labels, weights, **accuracy)})
 
     training.visit(stops, look, examples)
-    return found
+    return {"moments": found}
 
 
 def spectrum(

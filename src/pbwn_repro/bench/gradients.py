@@ -18,7 +18,9 @@ In float64, so that it is the method which is measured and not its rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -42,20 +44,19 @@ def gradients(options: Mapping[str, Any], parts: Parts, progress: Progress) -> d
 
     Options: `networks`, `methods`, `data`, `batch_size`, `lr`, `steps`, `every`, `seeds`.
     """
-    seeds = range(1, options["seeds"] + 1)
     work = [(network, name) for network in options["networks"] for name in options["methods"]]
-    total = len(work) * len(seeds)
+    total = len(work) * options["seeds"]
+
+    def measured(number: int) -> dict[str, Any]:
+        runs = []
+        for seed in range(1, options["seeds"] + 1):
+            progress(number * options["seeds"] + seed - 1, total, " ".join(work[number]))
+            runs.append(_trained(*work[number], seed, options))
+        return {kind: {layer: [run[kind][layer] for run in runs] for layer in runs[0][kind]} for kind in KINDS}
+
     found: dict[str, Any] = {network: {} for network in options["networks"]}
     for number, (network, name) in enumerate(work):
-        part = parts.read(f"{network}-{name}")
-        if part is None:
-            runs = []
-            for seed in seeds:
-                progress(number * len(seeds) + seed - 1, total, f"{network} {name}")
-                runs.append(_trained(network, name, seed, options))
-            part = {kind: {layer: [run[kind][layer] for run in runs] for layer in runs[0][kind]} for kind in KINDS}
-            parts.keep(f"{network}-{name}", part)
-        found[network][name] = part
+        found[network][name] = parts.kept(f"{network}-{name}", partial(measured, number))
     progress(total, total, "done")
     return {"networks": found}
 
@@ -110,9 +111,14 @@ class GradientWatch:
         for name, layer in islice(self._layers.items(), 1, None):  # the input of the first has no gradient
             layer.register_full_backward_hook(self._hook(name))
 
-    def watching(self, *, on: bool) -> _Watching:
+    @contextmanager
+    def watching(self, *, on: bool) -> Iterator[None]:
         """A context in which one backward pass is looked at, if `on`."""
-        return _Watching(self, on=on)
+        self._on = on
+        yield
+        if on:
+            self._note_shares()
+        self._on = False
 
     def means(self) -> dict[str, dict[str, float]]:
         """By kind and layer, the mean over what was looked at."""
@@ -136,19 +142,6 @@ class GradientWatch:
             if gradient is not None and gradient.any():
                 share = along_weights(weight, gradient).item()
                 self._seen["gradient_share"].setdefault(name, []).append(share)
-
-
-class _Watching:
-    def __init__(self, watch: GradientWatch, *, on: bool) -> None:
-        self._watch, self._wanted = watch, on
-
-    def __enter__(self) -> None:
-        self._watch._on = self._wanted
-
-    def __exit__(self, *_: object) -> None:
-        if self._wanted:
-            self._watch._note_shares()
-        self._watch._on = False
 
 
 def along_weights(weight: Tensor, gradient: Tensor) -> Tensor:

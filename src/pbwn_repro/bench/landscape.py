@@ -1,5 +1,18 @@
 """Figure 1: error landscapes of the two-weight model, and how its conditioning depends on alpha.
 
+The model is y = w2 w1 x (section 2.1). With the squared loss L = E[(w2 w1 x - t)^2] / 2, the moments s = E[x^2] and
+c = E[x t], and the product p = w1 w2:
+
+    dL/dw1 = r w2      dL/dw2 = r w1      with the residual r = s p - c
+
+        | s w2^2    s p + r |
+    H = |                   |      trace = s (w1^2 + w2^2),   determinant = -r (2 s p + r)
+        | s p + r   s w1^2  |
+
+Scaling to (alpha w1, w2 / alpha) leaves p, r and the determinant as they are, while the trace grows like alpha^2: the
+condition number trace^2 / |determinant| grows like alpha^4. On the curve of minima r = 0, the determinant vanishes: one
+eigenvalue is 0 along the curve, the other is s (w1^2 + w2^2), and it too grows like alpha^2.
+
 The result:
 
     x_squared, best_product      E[x^2], and the product w1 w2 of all minima
@@ -26,7 +39,9 @@ The result:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,7 +50,52 @@ from torch.func import grad, hessian
 
 import pbwn
 from pbwn_repro.bench.parts import Parts, Progress
-from pbwn_repro.bench.two_weights import ROUNDING, Moments, condition, loss, projected_loss
+
+ROUNDING = 1e-12  # an eigenvalue that is smaller than this share of the largest one is 0 but for rounding
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the loss's derivatives need to know of the data: E[x^2] and E[x t]."""
+
+    xx: float
+    xt: float
+
+    @classmethod
+    def of(cls, x: Tensor, t: Tensor) -> Moments:
+        """The moments of a sample."""
+        return cls(x.square().mean().item(), (x * t).mean().item())
+
+    @property
+    def best_product(self) -> float:
+        """The product w1 w2 of all minima."""
+        return self.xt / self.xx
+
+    def eigenvalues(self, w1: float, w2: float) -> tuple[float, float]:
+        """The Hessian's eigenvalues in closed form, the smaller one first."""
+        product = w1 * w2
+        residual = self.xx * product - self.xt
+        trace = self.xx * (w1**2 + w2**2)
+        determinant = -residual * (2 * self.xx * product + residual)
+        larger = (trace + math.sqrt(trace**2 - 4 * determinant)) / 2
+        return determinant / larger, larger  # subtracting instead would lose the smaller one's digits
+
+
+def loss(weights: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    """The loss as the data give it; `weights` holds w1 and w2."""
+    return (weights[1] * weights[0] * x - t).square().mean() / 2
+
+
+def projected_loss(weights: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    """The loss after the hidden unit's incoming weight was divided by its norm."""
+    return loss(torch.stack([weights[0] / weights[0].abs(), weights[1]]), x, t)
+
+
+def condition(eigenvalues: tuple[float, float]) -> float | None:
+    """The largest over the smallest eigenvalue in absolute terms; None where the smallest is 0."""
+    smallest, largest = sorted(map(abs, eigenvalues))
+    return largest / smallest if smallest > ROUNDING * largest else None
+
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -5,7 +5,7 @@ A measurement has a folder like a run's, and the same rule: `result.json` = done
     <out>/<artefact>/<scale>/<measurement>-<hash8>/   config.json  environment.json  parts/  result.json
 
 `config.json` is {"measurement": name, "options": {...}}; the hash is that of its canonical form. The shape of a result
-stands in the module that makes it: `landscape` for figure 1, `time_cost` for table 5.
+stands in the module that makes it: `landscape` for figure 1, `steps` for table 5.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ from pbwn_repro.bench.conditioning import conditioning
 from pbwn_repro.bench.gradients import gradients
 from pbwn_repro.bench.landscape import landscape
 from pbwn_repro.bench.parts import Parts, Progress
-from pbwn_repro.bench.time_cost import time_cost
-from pbwn_repro.config import ConfigError
+from pbwn_repro.bench.steps import time_cost
+from pbwn_repro.config import ConfigError, read_config
+from pbwn_repro.engine.reporting import Reporter
+from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.errors import listed
+from pbwn_repro.models import recipe
 from pbwn_repro.runs.environment import environment
+from pbwn_repro.runs.estimates import Speeds
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
+from pbwn_repro.runs.jobs import Job
+from pbwn_repro.runs.resolution import complete
 
 Measurement = Callable[[Mapping[str, Any], Parts, Progress], dict[str, Any]]
 MEASUREMENTS: Mapping[str, Measurement] = {
@@ -62,13 +69,14 @@ def measure(
         folder: as `folder_of` gives it.
         progress: is told how many of how many pieces are done, and what comes next; raising ends the measurement.
     """
-    make = _find(measurement)
+    if measurement not in MEASUREMENTS:
+        raise ValueError(f"unknown measurement {measurement!r}: {listed(measurement, MEASUREMENTS)}")
     if folder.state == "done":
         return folder.read_result()
     with folder.locked():
         _claim(folder, _config(measurement, options))
         write_atomically(folder.environment, to_json(environment(torch.device("cpu"))))
-        result = make(options, Parts(folder.path / "parts"), progress)
+        result = MEASUREMENTS[measurement](options, Parts(folder.path / "parts"), progress)
         write_atomically(folder.result, to_json(result))
     return folder.read_result()
 
@@ -78,20 +86,62 @@ def _config(measurement: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _find(name: str) -> Measurement:
-    if name not in MEASUREMENTS:
-        raise ValueError(f"unknown measurement {name!r}: {listed(name, MEASUREMENTS)}")
-    return MEASUREMENTS[name]
-
-
 def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
     """Write the configuration into a new folder, or make sure that the folder holds this very one."""
     if not folder.config.exists():
         write_atomically(folder.config, to_json(config))
         return
-    try:
-        found = json.loads(folder.config.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{folder.config} cannot be read ({error}): move the folder away") from None
-    if found != config:
+    if folder.read_fields() != config:
         raise ConfigError(f"{folder.path} holds another measurement: move it away, or choose another folder with --out")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeasuringJob(Job):
+    """What is computed or timed in one go."""
+
+    measurement: str
+    options: Mapping[str, Any]
+
+    def make(self, device: torch.device, reporter: Reporter) -> None:
+        """Measure; asked to stop, it ends between two pieces."""
+        begun = False
+
+        def tell(done: int, total: int, doing: str) -> None:
+            nonlocal begun
+            if stop.requested:
+                raise Interrupted(f"stopped in {self.path}; run the same command to resume")
+            if not begun:
+                reporter.begin(self.title, done, total)
+                begun = True
+            reporter.step(done, 0.0, 0.0, 0.0)
+
+        with StopRequest() as stop:
+            try:
+                measure(self.measurement, self.options, RunFolder(self.path), progress=tell)
+            finally:
+                reporter.end()
+
+
+def measuring_flops(measurement: str, options: Mapping[str, Any], speeds: Speeds) -> float:
+    """How much work a measurement is, where that is much: a step of each method and network in every round, or runs."""
+    if measurement == "conditioning":
+        return _visiting_flops(options, speeds)
+    flops = 0.0
+    for name in options["networks"] if measurement == "time-cost" else ():
+        fields = recipe(name)
+        sized = {**fields, "data": {**fields["data"], "digest": ""}, "batch_size": options["batch_sizes"][name]}
+        step = speeds.effort(read_config({**sized, "method": "normal"})).step_flops
+        flops += step * len(options["methods"]) * (options["rounds"] + 1)  # one round to warm up
+    return flops
+
+
+def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
+    """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
+    flops, count = 0.0, options["seeds"] * len(options["methods"])
+    for name, wishes in options["networks"].items():
+        fields, _ = complete({**wishes, "model": name, "method": "normal"})
+        config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
+        work = speeds.effort(config)
+        products = 300 * len(options["moments"]) * options["examples"][name] / config.batch_size
+        flops += count * work.step_flops * (work.steps + products)
+    return flops

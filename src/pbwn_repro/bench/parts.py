@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,15 +25,13 @@ class Parts:
         """Nothing is made or read yet."""
         self._folder = folder
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """A part that was kept, or None."""
-        try:
-            found: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text())
-        except (FileNotFoundError, ValueError):  # a damaged part is measured again
-            return None
-        return found
-
-    def keep(self, name: str, part: dict[str, Any]) -> None:
-        """Put a part aside."""
+    def kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A part that was put aside, or else a new one, which is put aside now."""
+        path = self._folder / f"{name}.json"
+        with suppress(FileNotFoundError, ValueError):  # a damaged part is measured again
+            found: dict[str, Any] = json.loads(path.read_text())
+            return found
+        part = make()
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._folder / f"{name}.json", to_json(part))
+        write_atomically(path, to_json(part))
+        return part

@@ -1,4 +1,7 @@
-"""The projection by itself: the weights that are timed, the ways to project them, and the memory that these keep."""
+"""The projection by itself: the weights that are timed, the ways to project them, and the memory that these keep.
+
+What `per=` and `step=` cost is timed in one run with the plain projection, and counted for a GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 import pbwn
 from pbwn.paths.batch import Backend, Batch, missing
 from pbwn.selection import ConstrainedWeight
+from pbwn_repro.bench.counting import counted
 from pbwn_repro.bench.timing import Times, interleaved
 from pbwn_repro.models import build, find
 
@@ -42,6 +46,17 @@ def stack(num_weights: int, num_layers: int) -> tuple[ConstrainedWeight, ...]:
     return pbwn.select(model, output_layer=None).constrained
 
 
+def paths() -> list[Backend]:
+    """The paths that can be had here."""
+    known: tuple[Backend, ...] = ("torch", "numba")
+    return [path for path in known if missing(path) is None]
+
+
+def batches(weights: Sequence[ConstrainedWeight]) -> dict[Backend, Batch]:
+    """The weights as each path takes them."""
+    return {path: Batch(weights, pbwn.UnitNorm(), backend=path) for path in paths()}
+
+
 def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], object]]:
     """The limit, the plain loop, the same with its views kept between calls, and every path that can be had here."""
     same_bytes = torch.randn(sum(weight.tensor.numel() for weight in weights))
@@ -57,13 +72,11 @@ def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], 
         for row in rows:
             row.div_(row.norm(dim=1, keepdim=True))
 
-    paths: list[Backend] = [backend for backend in ("torch", "numba") if missing(backend) is None]
-    batches = {path: Batch(weights, pbwn.UnitNorm(), backend=path) for path in paths}
     return {
         "limit": lambda: same_bytes.mul_(1.0),
         "naive": naive,
         "views kept": naive_with_kept_views,
-        **{path: batch.project_ for path, batch in batches.items()},
+        **{path: batch.project_ for path, batch in batches(weights).items()},
     }
 
 
@@ -82,9 +95,7 @@ def tangents(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], obj
             along = (row * slope).sum(1, keepdim=True) / row.square().sum(1, keepdim=True)
             slope.sub_(along * row)
 
-    paths: list[Backend] = [backend for backend in ("torch", "numba") if missing(backend) is None]
-    batches = {path: Batch(weights, pbwn.UnitNorm(), backend=path) for path in paths}
-    return {"naive": naive, **{path: batch.tangent_ for path, batch in batches.items()}}
+    return {"naive": naive, **{path: batch.tangent_ for path, batch in batches(weights).items()}}
 
 
 def projection(network: str, seconds: float) -> dict[str, Times]:
@@ -103,14 +114,13 @@ def growth(num_weights: int, num_layers: int, seconds: float) -> dict[str, Any]:
     return {"weights": num_weights, "layers": num_layers, "times": times}
 
 
-def extra_memory(network: str) -> dict[str, dict[str, int]]:
+def extra_memory(network: str) -> dict[Backend, dict[str, int]]:
     """By path, the bytes of tensors that it keeps between calls, beside the weights and the neurons that there are."""
     weights = weights_of(network)
-    return {path: _memory(weights, path) for path in ("torch", "numba") if missing(path) is None}
+    return {path: _memory(weights, batch) for path, batch in batches(weights).items()}
 
 
-def _memory(weights: Sequence[ConstrainedWeight], path: Any) -> dict[str, int]:
-    batch = Batch(weights, pbwn.UnitNorm(), backend=path)
+def _memory(weights: Sequence[ConstrainedWeight], batch: Batch) -> dict[str, int]:
     batch.project_()
     own = {weight.tensor.untyped_storage().data_ptr() for weight in weights}
     kept = {
@@ -140,3 +150,54 @@ def _tensors_of(batch: Batch) -> list[Tensor]:
         elif isinstance(thing, (list, tuple, dict)) or type(thing).__module__.startswith("pbwn"):
             waiting.extend(gc.get_referents(thing))
     return tensors
+
+
+NEURON, MATRIX, TANGENT, ANGLE = "per neuron", "per matrix", "tangent", "angle"
+RULES = (NEURON, MATRIX, TANGENT, ANGLE)
+_RATE = 0.01
+
+
+def step_rules(network: str, seconds: float) -> dict[str, Any]:
+    """By rule: the times of each path, and what it asks of a GPU; with step rules, the copy that they keep included."""
+    neurons, matrices = constrained_in(network, "neuron", "matrix")
+    found = paths()
+    candidates = {f"{path} {rule}": run for path in found for rule, run in _candidates(neurons, matrices, path).items()}
+    times = interleaved(candidates, seconds=seconds)
+    return {
+        rule: {"times": {path: times[f"{path} {rule}"] for path in found}, **_asked_for(rule, neurons, matrices)}
+        for rule in RULES
+    }
+
+
+def _candidates(
+    neurons: Sequence[ConstrainedWeight], matrices: Sequence[ConstrainedWeight], path: Backend
+) -> dict[str, Callable[[], object]]:
+    """A call for each rule; all of them work on the same weights."""
+    by_neuron, by_matrix = (Batch(weights, pbwn.UnitNorm(), backend=path) for weights in (neurons, matrices))
+    starts, rates = starts_of(neurons), [_RATE] * len(neurons)
+    return {
+        NEURON: by_neuron.project_,
+        MATRIX: by_matrix.project_,
+        # The batch copies the starts, as it copies weights before a step.
+        TANGENT: lambda: by_neuron.step_(starts, None),
+        ANGLE: lambda: by_neuron.step_(starts, rates),
+    }
+
+
+def starts_of(weights: Sequence[ConstrainedWeight]) -> list[Tensor]:
+    """Where a step may have begun that ends at these weights: no row has an update of zero, which would cost less."""
+    return [weight.tensor.detach() + _RATE * weight.tensor.detach().roll(1) for weight in weights]
+
+
+def _asked_for(
+    rule: str, neurons: Sequence[ConstrainedWeight], matrices: Sequence[ConstrainedWeight]
+) -> dict[str, float]:
+    """Operations a weight and bytes an element on a GPU."""
+    counts = counted(
+        matrices if rule == MATRIX else neurons, lambda weights: _candidates(weights, weights, "torch")[rule]
+    )
+    elements = sum(weight.tensor.numel() for weight in neurons)
+    return {
+        "operations a weight": len(counts.operations) / len(neurons),
+        "bytes an element": counts.bytes_moved / elements,
+    }

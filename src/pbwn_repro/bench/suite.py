@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from pbwn_repro import models
 from pbwn_repro.bench import projection, steps
 from pbwn_repro.bench.projection import GPT2_SMALL
-from pbwn_repro.bench.step_rules import step_rules
 from pbwn_repro.bench.timing import machine
 from pbwn_repro.models import recipe
 
@@ -72,7 +72,7 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
     of_network: dict[str, Callable[[str], Any]] = {
         "projection": partial(projection.projection, seconds=extent.seconds),
         "riemannian": partial(projection.riemannian, seconds=extent.seconds),
-        "step-rules": partial(step_rules, seconds=extent.seconds),
+        "step-rules": partial(projection.step_rules, seconds=extent.seconds),
         "optimizer": partial(steps.optimizer_steps, seconds=extent.seconds),
         "training": partial(
             steps.training_steps,
@@ -87,10 +87,4 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
 
 def _plain(value: Any) -> Any:
     """The same as dictionaries, lists and numbers alone, as a JSON file holds them."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
+    return json.loads(json.dumps(value, default=asdict))

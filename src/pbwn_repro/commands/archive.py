@@ -13,7 +13,7 @@ def archive(
     target: Annotated[Path, typer.Argument(help="Where to keep them, such as results.")],
 ) -> None:
     """Keep finished runs without checkpoints and weights: small enough for a repository, enough for `pbwn report`."""
-    from pbwn_repro.runs.archive import archive as keep
+    from pbwn_repro.runs.folder import archive as keep
 
     done = keep(runs, target)
     typer.echo(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands import CacheDir, DataDir, say
 from pbwn_repro.commands.names import completing, data_sets
 
 app = typer.Typer(help="Data sets: list, download, check.", no_args_is_help=True)
@@ -18,14 +18,6 @@ Name = Annotated[
     typer.Argument(
         metavar="NAME", help="A set that `pbwn data list` shows.", autocompletion=completing(also=data_sets)
     ),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="A folder with files that you already have; nothing is downloaded then."),
-]
-CacheDir = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", envvar="PBWN_CACHE", help="Where downloads and decoded sets are kept."),
 ]
 Splits = Annotated[
     list[str] | None,
@@ -48,7 +40,7 @@ def list_sets(cache_dir: CacheDir = None) -> None:
     console.print(table)
     note = "Sets are verified when they are downloaded; `pbwn data check NAME` verifies one again."
     place = f"Cache: {cache_root(cache_dir)}"
-    console.print(f"\n{note}\n{place}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"\n{note}\n{place}")
 
 
 @app.command()

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands import say
 from pbwn_repro.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,34 +38,30 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     """Make the demo's runs that are missing at a scale, and show all of them."""
     console = Console(stderr=True)
     if not quiet:
-        console.print(
-            "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only.",
-            highlight=False,
-        )
+        say(console, "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only.")
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, NON_FINITE, sweep_code
-    from pbwn_repro.planning import plan_jobs
+    from pbwn_repro.planning import Wanted, plan_jobs
     from pbwn_repro.report.page import write
     from pbwn_repro.report.sections import collect
-    from pbwn_repro.runs.packing import slots
-    from pbwn_repro.runs.pools import LocalPool
+    from pbwn_repro.runs.pools import LocalPool, slots
     from pbwn_repro.runs.resolution import Sources
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import described, view_for
 
     artefact = find("demo")
-    jobs = plan_jobs([artefact], scale, out.resolve(), Sources())
+    jobs = plan_jobs(Wanted([artefact], scale), out.resolve(), Sources())
     missing = sum(job.state != "done" for job in jobs)
     made = sweep(jobs, LocalPool(slots(missing)), view_for(console, quiet=quiet))
     code = sweep_code(made)
     for job, ending in made.having("failed", "killed", "busy"):
-        console.print(f"{job.title}: {described(ending)}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{job.title}: {described(ending)}")
     if code not in (DONE, NON_FINITE):  # that a learning rate is too high is a result
-        console.print("The demo is not complete: run the same command again to resume.", highlight=False)
+        say(console, "The demo is not complete: run the same command again to resume.")
         raise typer.Exit(code)
     report = collect(out)
     for path, reason in report.left_out.items():
-        console.print(f"left out: {path}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"left out: {path}: {reason}")
     shown = [each for each in report.sections if each.artefact is artefact and each.scale == scale and each.table]
     if not shown:
         raise UsageError(f"{out} holds no run that can be shown: remove it, or choose another folder with --out")

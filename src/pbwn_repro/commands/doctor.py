@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pbwn_repro.commands import announce
-from pbwn_repro.commands.data import CacheDir
+from pbwn_repro.commands import CacheDir, announce
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

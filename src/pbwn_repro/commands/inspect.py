@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -80,8 +79,9 @@ def inspect(
     import pbwn
     from pbwn_repro.models import find
     from pbwn_repro.models.family import OWN_EXAMPLE
+    from pbwn_repro.runs.resolution import parse
 
-    arguments = dict(_assignment("--set", each, "depth=12") for each in set_ or ())
+    arguments = dict(parse(each, form="NAME=VALUE, such as depth=12") for each in set_ or ())
     try:
         network = find(target)
     except UsageError as error:
@@ -165,18 +165,10 @@ def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
     return found
 
 
-def _assignment(option: str, text: str, example: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UsageError(f"{option} {text!r}: write NAME=VALUE, such as {example}")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
-
-
 def _axes(text: str) -> tuple[str, tuple[int, ...]]:
-    name, value = _assignment("--axes", text, "experts=[0,1]")
+    from pbwn_repro.runs.resolution import parse
+
+    name, value = parse(text, "--axes", "NAME=VALUE, such as experts=[0,1]")
     found = value if isinstance(value, list) else [value]
     if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found):
         raise UsageError(f"--axes {text!r}: axes are integers, such as {name}=[0,1]")

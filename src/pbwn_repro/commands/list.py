@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands.data import CacheDir
-from pbwn_repro.commands.train import option
+from pbwn_repro.commands import CacheDir, Out
 
 DAY = 86_400
 WIDE = 110  # columns of a terminal from which titles fit beside the times
 
 
-def list_artefacts(
-    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
-    cache_dir: CacheDir = None,
-) -> None:
+def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
     """Show the paper's tables and figures, then experiments of ours: runs done of those needed, and their time here."""
     console = Console(highlight=False)
     console.print("Runs done / needed, and the time that all of them take, at each scale\n")
@@ -27,7 +22,7 @@ def list_artefacts(
     from pbwn_repro.catalog import KNOWN, SCALES
     from pbwn_repro.planning import overview
     from pbwn_repro.runs.estimates import TERAFLOPS, Speeds
-    from pbwn_repro.runs.packing import slots, wall_seconds
+    from pbwn_repro.runs.pools import slots, wall_seconds
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     places = slots(10**9, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,17 +11,28 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands import announce
-from pbwn_repro.commands.data import CacheDir, DataDir
+from pbwn_repro.commands import (
+    CacheDir,
+    Cluster,
+    DataDir,
+    Devices,
+    Jobs,
+    Out,
+    Preview,
+    Retry,
+    SummaryOnly,
+    announce,
+    option,
+    say,
+)
 from pbwn_repro.commands.names import artefacts as artefact_names
 from pbwn_repro.commands.names import completing
-from pbwn_repro.commands.train import option
 
 if TYPE_CHECKING:
-    from pbwn_repro.catalog import Artefact, Scale, TrainedArtefact
-    from pbwn_repro.planning import Best, Item
+    from pbwn_repro.catalog import Artefact
+    from pbwn_repro.planning import Best, Item, Wanted
     from pbwn_repro.runs.jobs import Job
-    from pbwn_repro.runs.packing import Slots
+    from pbwn_repro.runs.pools import Slots
     from pbwn_repro.runs.sweep import Pool, Sweep
 
 
@@ -45,23 +57,19 @@ def reproduce(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    jobs: Annotated[int | None, option("Runs at a time; by default one for each core or GPU.")] = None,
-    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    jobs: Jobs = None,
+    out: Out = Path("runs"),
     data: Annotated[
         list[str] | None,
         option("A copy to use for a set, such as cifar10=hf:FOLDER; may be repeated.", metavar="[NAME=]SOURCE"),
     ] = None,
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
-    device: Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")] = "auto",
-    cluster: Annotated[
-        str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
-    ] = None,
-    retry: Annotated[bool, option("Run again what has diverged before.", "--retry")] = False,
-    quiet: Annotated[bool, option("Print only the summary.", "--quiet", "-q")] = False,
-    dry_run: Annotated[
-        bool, option("Show the runs with their state, time and size; run nothing.", "--dry-run")
-    ] = False,
+    device: Devices = "auto",
+    cluster: Cluster = None,
+    retry: Retry = False,
+    quiet: SummaryOnly = False,
+    dry_run: Preview = False,
 ) -> None:
     """Run what a table or figure needs: finished runs are kept, interrupted ones resumed.
 
@@ -70,80 +78,74 @@ def reproduce(
     """
     if not quiet:
         announce(f"Planning the runs of {', '.join(artefact)} at the scale {scale} ...")
-    from pbwn_repro.catalog import TrainedArtefact
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning import parse_only, passed_over, plan_jobs, plans_of, preview, sets_of
+    from pbwn_repro.planning import Wanted, parse_only, plan_jobs, preview
     from pbwn_repro.runs.estimates import Speeds
-    from pbwn_repro.runs.packing import slots
+    from pbwn_repro.runs.pools import slots
     from pbwn_repro.runs.resolution import Sources, parse_sources
     from pbwn_repro.runs.sweep import sweep
     from pbwn_repro.runs.view import view_for
 
     console = Console(stderr=True)
-    artefacts = _artefacts(artefact)
-    chosen = parse_only(only or (), artefacts, scale, seeds)
-    for sentence in passed_over(artefacts, scale, seeds=seeds, only=chosen):
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    given = parse_sources(data or (), sets_of(plans_of(artefacts, scale, seeds=seeds, only=chosen)))
+    wanted = Wanted(_artefacts(artefact), scale, seeds)
+    wanted = replace(wanted, only=parse_only(only or (), wanted))
+    for sentence in wanted.passed_over():
+        say(console, sentence)
+    given = parse_sources(data or (), wanted.sets())
     data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
-    searching = [
-        each for each in artefacts if seeds is None and isinstance(each, TrainedArtefact) and each.seeds_at_best
-    ]
-    best = _best(searching, scale, out)
+    wanted = replace(wanted, best=_best(wanted, out))
     if dry_run:
-        items = preview(artefacts, scale, out, sources, speeds, seeds=seeds, only=chosen, best=best)
-        show_preview(items, places, f"at the scale {scale} in {out}")
+        show_preview(preview(wanted, out, sources, speeds), places, f"at the scale {scale} in {out}")
         return
-
-    def planned(best: Best) -> list[Job]:
-        return plan_jobs(artefacts, scale, out.resolve(), sources, speeds=speeds, seeds=seeds, only=chosen, best=best)
 
     def made(jobs_: list[Job]) -> Sweep:
         return sweep(jobs_, pool_for(jobs_, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
 
-    first = planned(best)
+    first = plan_jobs(wanted, out.resolve(), sources, speeds)
     result = made(first)
-    if not result.stopping and (found := _best(searching, scale, out)) != best:
+    if not result.stopping and (best := _best(wanted, out)) != wanted.best:
         known = {job.path for job in first}
-        more = made([job for job in planned(found) if job.path not in known])
+        planned = plan_jobs(replace(wanted, best=best), out.resolve(), sources, speeds)
+        more = made([job for job in planned if job.path not in known])
         more.ended = [*result.ended, *more.ended]
         result = more
     summarise(result, out)
     raise typer.Exit(sweep_code(result))
 
 
-def _best(searching: Sequence[TrainedArtefact], scale: Scale, out: Path) -> Best:
+def _best(wanted: Wanted, out: Path) -> Best:
     """Of artefacts that make further seeds of their best settings, those settings, as far as they are known yet."""
-    if not searching or not out.exists():
+    from pbwn_repro.catalog import TrainedArtefact
+
+    searching = [each for each in wanted.artefacts if isinstance(each, TrainedArtefact) and each.seeds_at_best]
+    if wanted.seeds is not None or not searching or not out.exists():
         return {}
     from pbwn_repro.report.cells import best_settings, labelled
     from pbwn_repro.report.runs import read_runs
 
     runs, _ = read_runs(out)
+    scale = wanted.scale
     return {each.name: best_settings(each, scale, labelled(each, scale, runs)[0]) for each in searching}
 
 
 def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
     """Where jobs run: processes on this machine, or a Ray cluster."""
-    from pbwn_repro.runs.packing import slots
-    from pbwn_repro.runs.pools import LocalPool
+    from pbwn_repro.runs.pools import LocalPool, RayPool, slots
 
-    if cluster is None:
-        missing = sum(job.state != "done" and not job.alone for job in made)
-        return LocalPool(slots(missing, jobs=jobs, device=device))
-    from pbwn_repro.runs.pools import RayPool
-
-    return RayPool(cluster, device=device, jobs=jobs)
+    if cluster is not None:
+        return RayPool(cluster, device=device, jobs=jobs)
+    missing = sum(job.state != "done" and not job.alone for job in made)
+    return LocalPool(slots(missing, jobs=jobs, device=device))
 
 
 def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     """Print what a sweep would do: each run with its state, its time and its bytes."""
     from pbwn_repro.engine.reporting import duration
-    from pbwn_repro.runs.packing import wall_seconds
+    from pbwn_repro.runs.pools import wall_seconds
 
     table = Table("run", "state", "time", "on disk", box=None, pad_edge=False)
     table.columns[2].justify = table.columns[3].justify = "right"
@@ -155,12 +157,10 @@ def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     left = [item for item in items if item.state not in ("done", "diverged")]
     seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
     megabytes = sum(item.bytes for item in left) / 1e6
-    console.print(
+    say(
+        console,
         f"\n{len(left)} of {len(items)} runs left to do {where}: about {duration(seconds)} with "
         f"{places.count} at a time, {megabytes:,.0f} MB on the disk. Nothing was written.",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pbwn_repro.commands import announce
+from pbwn_repro.commands import announce, say
 from pbwn_repro.commands.names import artefacts, completing
 
 _COLOURS = {"good": "green", "bad": "red", "neutral": "blue", "open": "yellow"}
@@ -41,30 +41,29 @@ def show(
     from pbwn_repro.report.sections import collect
 
     found = find(artefact)
-    console = Console()
-    console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{escape(found.about)}\n", highlight=False)
-    console.print(f"[bold]Protocol[/bold]  {escape(found.protocol)}", highlight=False)
+    console = Console(highlight=False)
+    console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{escape(found.about)}\n")
+    console.print(f"[bold]Protocol[/bold]  {escape(found.protocol)}")
     for departure in found.departures:
-        console.print(f"[bold]Differs[/bold]   {escape(departure)}", highlight=False)
+        console.print(f"[bold]Differs[/bold]   {escape(departure)}")
     out = out or _folder_with(found.name)
     report = collect(out) if out.exists() else Report(out, (), {})
     sections = [section for section in report.sections if section.artefact.name == found.name]
     if sections:
-        console.print(f"[bold]Runs in[/bold]   {escape(str(out))}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]Runs in[/bold]   {escape(str(out))}", soft_wrap=True)
     for section in sections:
         _section(console, section, out, first=section is sections[0])
     if not sections:
         if found.table:
             _paper(console, found.table)
-        console.print(
-            f"\nNo runs of {found.name} in {escape(str(out))}: name the folder that holds some with --out FOLDER, or "
+        say(
+            console,
+            f"\nNo runs of {found.name} in {out}: name the folder that holds some with --out FOLDER, or "
             f"start them with pbwn reproduce {found.name} --scale short (or smoke, paper).",
-            highlight=False,
-            soft_wrap=True,
         )
     for path, why in report.left_out.items():
         if path.relative_to(out).parts[0] == found.name:
-            console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", highlight=False, soft_wrap=True)
+            console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", soft_wrap=True)
 
 
 def _folder_with(name: str) -> Path:
@@ -93,43 +92,28 @@ def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
         }
         _print_table(console, words, list(titles.values()), [column.title for column in table.columns], cells)
         if chosen := best_settings(table):
-            console.print(f"Settings of these runs: {'; '.join(chosen)}", highlight=False)
+            console.print(f"Settings of these runs: {'; '.join(chosen)}")
     for decided in section.claims:
         said = f"“{decided.claim.quote}”" if first else decided.claim.words
-        console.print(f"\n[italic]{escape(said)}[/italic]", highlight=False)
+        console.print(f"\n[italic]{escape(said)}[/italic]")
         for verdict in decided.verdicts:
             colour, news = _COLOURS[verdict.meaning], good_news(verdict.claim, verdict.outcome)
             words = f"{verdict.outcome} ({news})" if news else verdict.outcome
-            console.print(f"  [{colour}]{words}[/{colour}]  {escape(verdict.sentence)}", highlight=False)
+            console.print(f"  [{colour}]{words}[/{colour}]  {escape(verdict.sentence)}")
         notes = (decided.claim.note, decided.claim.remark) if first else ()
         for words in (*notes, decided.beside, needed(decided, section)):
             if words:
-                console.print(f"  [dim]{escape(words)}[/dim]", highlight=False)
+                console.print(f"  [dim]{escape(words)}[/dim]")
     console.print()
     for note in section.notes:
-        console.print(f"· {escape(note)}", highlight=False)
-    states = {
-        "done": list(section.runs.path) if len(section.runs) else [],
-        "diverged": section.diverged,
-        "unfinished": section.unfinished,
-    }
-    for state, paths in states.items():
-        for path in paths:
-            console.print(
-                f"[dim]{state:>10}[/dim]  {escape(str(path.relative_to(out)))}", highlight=False, soft_wrap=True
-            )
-    if section.measurement:
-        console.print(
-            f"[dim]{'done':>10}[/dim]  {escape(str(section.measurement.relative_to(out)))}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        console.print(f"· {escape(note)}")
+    done = [section.measurement] if section.measurement else list(section.runs.path) if len(section.runs) else []
+    states = {"done": done, "diverged": section.diverged, "unfinished": section.unfinished}
+    lines = [(state, str(path.relative_to(out))) for state, paths in states.items() for path in paths]
     if section.missing:
-        console.print(
-            f"[dim]{'missing':>10}[/dim]  {len(section.missing)}: {escape(command(section))}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        lines.append(("missing", f"{len(section.missing)}: {command(section)}"))
+    for state, words in lines:
+        console.print(f"[dim]{state:>10}[/dim]  {escape(words)}", soft_wrap=True)
 
 
 def _paper(console: Console, numbers: Any) -> None:

@@ -9,31 +9,31 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from pbwn_repro.commands import announce
-from pbwn_repro.commands.data import CacheDir, DataDir
-from pbwn_repro.commands.names import completing, data_sets, networks
+from pbwn_repro.commands import (
+    MODEL,
+    CacheDir,
+    Cluster,
+    ConfigFile,
+    Data,
+    DataDir,
+    Devices,
+    Fields,
+    Jobs,
+    Out,
+    Preview,
+    Retry,
+    SummaryOnly,
+    announce,
+    option,
+)
 from pbwn_repro.commands.reproduce import pool_for, show_preview, summarise
-from pbwn_repro.commands.train import option, warn
+from pbwn_repro.commands.train import warn
 from pbwn_repro.errors import UsageError
 
 
 def sweep(
-    model: Annotated[
-        str,
-        option(
-            "The network, such as resnet-20, or MODULE:CALLABLE for your own.",
-            metavar="NAME",
-            completion=completing(also=networks),
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        option(
-            "The data set, or text:FILE; the recipe's own if not given.",
-            metavar="SET",
-            completion=completing(also=data_sets),
-        ),
-    ] = None,
+    model: Annotated[str, MODEL],
+    data: Data = None,
     methods: Annotated[
         str, option("Methods, as pbwn train takes them (default normal,pbwn).", metavar="NAME,NAME")
     ] = "normal,pbwn",
@@ -47,23 +47,17 @@ def sweep(
     epochs: Annotated[int | None, option("Length of each run.")] = None,
     steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.")] = None,
     batch_size: Annotated[int | None, option("Batch size.")] = None,
-    config: Annotated[Path | None, option("JSON file with fields of the configuration.", metavar="FILE")] = None,
-    set_: Annotated[
-        list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
-    ] = None,
-    jobs: Annotated[int | None, option("Runs at a time; by default one for each core or GPU.")] = None,
-    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    config: ConfigFile = None,
+    set_: Fields = None,
+    jobs: Jobs = None,
+    out: Out = Path("runs"),
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
-    device: Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")] = "auto",
-    cluster: Annotated[
-        str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
-    ] = None,
-    retry: Annotated[bool, option("Run again what has diverged before.", "--retry")] = False,
-    quiet: Annotated[bool, option("Print only the summary.", "--quiet", "-q")] = False,
-    dry_run: Annotated[
-        bool, option("Show the runs with their state, time and size; run nothing.", "--dry-run")
-    ] = False,
+    device: Devices = "auto",
+    cluster: Cluster = None,
+    retry: Retry = False,
+    quiet: SummaryOnly = False,
+    dry_run: Preview = False,
 ) -> None:
     """Train every combination of methods, learning rates, weight decays and seeds: the same search for each method.
 
@@ -73,18 +67,17 @@ def sweep(
     if not quiet:
         announce("Planning the runs ...")
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning import Item
+    from pbwn_repro.planning import Grid, Item, grid_jobs
     from pbwn_repro.runs.estimates import Speeds
-    from pbwn_repro.runs.grid import Grid, grid_jobs
-    from pbwn_repro.runs.packing import slots
-    from pbwn_repro.runs.resolution import joined, parse, read_file
+    from pbwn_repro.runs.pools import slots
+    from pbwn_repro.runs.resolution import read_wishes
     from pbwn_repro.runs.sweep import sweep as run_all
     from pbwn_repro.runs.view import view_for
 
     given = {"model": model, "data": data, "epochs": epochs, "steps": steps, "batch_size": batch_size}
     chosen = {name: value for name, value in given.items() if value is not None}
     grid = Grid(
-        joined(read_file(config) if config else {}, {**dict(map(parse, set_ or [])), **chosen}),
+        read_wishes(config, set_ or [], chosen),
         _listed("--methods", methods, str),
         _listed("--rates", rates, float),
         _listed("--decays", decays, float),

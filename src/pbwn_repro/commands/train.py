@@ -6,43 +6,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
-from pbwn_repro.commands import announce
-from pbwn_repro.commands.data import CacheDir, DataDir
-from pbwn_repro.commands.names import Completion, completing, data_sets, methods, networks
-
-
-def option(
-    help_text: str,
-    *names: str,
-    metavar: str | None = None,
-    completion: Completion | None = None,
-    least: int | None = None,
-) -> Any:
-    """An option whose default the help text names where there is one."""
-    return typer.Option(
-        *names, help=help_text, show_default=False, metavar=metavar, autocompletion=completion, min=least
-    )
+from pbwn_repro.commands import MODEL, CacheDir, ConfigFile, Data, DataDir, Fields, Out, announce, option
+from pbwn_repro.commands.names import completing, methods
 
 
 def train(
-    model: Annotated[
-        str | None,
-        option(
-            "The network, such as resnet-20, or MODULE:CALLABLE for your own.",
-            metavar="NAME",
-            completion=completing(also=networks),
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        option(
-            "The data set, or text:FILE; the recipe's own if not given.",
-            metavar="SET",
-            completion=completing(also=data_sets),
-        ),
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
+    data: Data = None,
     method: Annotated[
         str | None,
         option(
@@ -78,11 +48,9 @@ def train(
         Literal["stop", "skip"] | None, option("What to do about a step with a loss or gradient that is not finite.")
     ] = None,
     shard: Annotated[bool | None, option("Shard the weights over processes (FSDP2).", "--shard/--no-shard")] = None,
-    config: Annotated[Path | None, option("JSON file with fields of the configuration.", metavar="FILE")] = None,
-    set_: Annotated[
-        list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
-    ] = None,
-    out: Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")] = Path("runs"),
+    config: ConfigFile = None,
+    set_: Fields = None,
+    out: Out = Path("runs"),
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
     device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.")] = "auto",
@@ -103,43 +71,7 @@ def train(
     What is not given comes from the paper's recipe for the network. Several processes:
     torchrun --nproc-per-node 2 -m pbwn_repro train ...
     """
-    chosen = {
-        name: value
-        for name, value in locals().items()
-        if value is not None and name not in ("config", "set_", "out", "data_dir", "cache_dir", *_MEANS)
-    }
-    _train(
-        *(chosen, config, set_ or [], data_dir, cache_dir),
-        out=out,
-        device=device,
-        threads=threads,
-        workers=workers,
-        tensorboard=tensorboard,
-        monitor=monitor,
-        quiet=quiet,
-        dry_run=dry_run,
-    )
-
-
-_MEANS = ("device", "threads", "workers", "tensorboard", "monitor", "quiet", "dry_run")
-
-
-def _train(
-    chosen: dict[str, Any],
-    file: Path | None,
-    assignments: list[str],
-    data_dir: Path | None,
-    cache_dir: Path | None,
-    *,
-    out: Path,
-    device: str,
-    threads: int | None,
-    workers: int,
-    tensorboard: bool,
-    monitor: int | None,
-    quiet: bool,
-    dry_run: bool,
-) -> None:
+    chosen = {name: value for name, value in locals().items() if name not in _NOT_FIELDS and value is not None}
     if not quiet:
         announce("Preparing the run ...")
     import torch
@@ -148,29 +80,36 @@ def _train(
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
-    from pbwn_repro.runs.packing import find_device
-    from pbwn_repro.runs.resolution import joined, parse, read_file, resolve
+    from pbwn_repro.runs.pools import find_device
+    from pbwn_repro.runs.resolution import read_wishes, resolve
     from pbwn_repro.tasks import metric_of
 
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     with processes(find_device(device)) as place:
-        wishes = joined(read_file(file) if file else {}, {**dict(map(parse, assignments)), **chosen})
+        wishes = read_wishes(config, set_ or [], chosen)
         wishes.pop("processes", None)
-        config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
-        folder = RunFolder.of(config, out)
-        folder.refuse_outdated(config)
+        resolved, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
+        folder = RunFolder.of(resolved, out)
+        folder.refuse_outdated(resolved)
         if dry_run:
-            _show(config, dataset, folder, place, Speeds(out, cache_dir, str(place.device)))
+            _show(resolved, dataset, folder, place, Speeds(out, cache_dir, str(place.device)))
             return
         if place.is_first and not quiet:
-            warn(config)
+            warn(resolved)
         reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
-        result = execute(config, dataset, folder, place, reporter, workers=workers, monitor=monitor)
+        result = execute(resolved, dataset, folder, place, reporter, workers=workers, monitor=monitor)
         if place.is_first:
-            metric = metric_of(config)
-            print(f"{config.run_name}: {metric.words} {metric.shown(result[metric.name])}  ({folder.path})")
+            metric = metric_of(resolved)
+            print(f"{resolved.run_name}: {metric.words} {metric.shown(result[metric.name])}  ({folder.path})")
+
+
+# Options that say how and where a run is made; the others are fields of its configuration.
+_NOT_FIELDS = (
+    *("config", "set_", "out", "data_dir", "cache_dir", "device", "threads", "workers", "tensorboard", "monitor"),
+    *("quiet", "dry_run"),
+)
 
 
 def warn(config: Any) -> None:

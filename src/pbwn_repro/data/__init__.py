@@ -8,11 +8,11 @@ for images, labels, indices in batches.epoch(0): ...
 from pbwn_repro.data import augmentations
 from pbwn_repro.data.augmentations import Augmentation
 from pbwn_repro.data.batches import Batch, Batches, balanced_indices, generator, labeled_and_unlabeled, random_seed
-from pbwn_repro.data.errors import DamagedFileError, DataError, DownloadError, MissingFileError, UnknownSetError
 from pbwn_repro.data.loading import load
 from pbwn_repro.data.published import original
 from pbwn_repro.data.splits import DataSet, MemorySplit, Split, join
 from pbwn_repro.data.text import TextSet, is_text
+from pbwn_repro.errors import DamagedFileError, DataError, DownloadError, MissingFileError, UnknownSetError
 
 __all__ = [
     "Augmentation",

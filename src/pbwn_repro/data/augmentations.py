@@ -7,17 +7,17 @@ batch, so that each rank of a distributed run can take its own rows: the ranks t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pbwn_repro.data.errors import require_word
 from pbwn_repro.data.splits import Crop, MemorySplit
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import UsageError, require_word
 
 # Of 0..255 pixels; the authors use them for CIFAR-10 and CIFAR-100 alike.
 CIFAR_MEAN = (125.3, 123.0, 113.9)
@@ -36,25 +36,20 @@ ASPECT = (3 / 4, 4 / 3)
 Box = tuple[int, int, int, int]
 
 
-class Transform(Protocol):
-    """One change of a batch of images."""
+class Transform(ABC):
+    """One change of a batch of images, without randomness unless `draw` gives some."""
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor | None:
         """Random numbers for `count` images, one row each, on the CPU; or None."""
+        return None
 
+    @abstractmethod
     def apply(self, images: Tensor, drawn: Tensor | None) -> Tensor:
         """The changed images."""
 
 
-class FixedTransform:
-    """A change without randomness."""
-
-    def draw(self, generator: torch.Generator, count: int) -> None:
-        """Nothing is random here."""
-
-
 @dataclass(frozen=True)
-class Normalise(FixedTransform):
+class Normalise(Transform):
     """Return (pixel - mean) / std per channel, as float32; mean and std are in the units of the pixels."""
 
     mean: tuple[float, ...]
@@ -71,7 +66,7 @@ class Normalise(FixedTransform):
 
 
 @dataclass(frozen=True)
-class ZeroPad(FixedTransform):
+class ZeroPad(Transform):
     """Put a black border around each image."""
 
     width: int
@@ -82,7 +77,7 @@ class ZeroPad(FixedTransform):
 
 
 @dataclass(frozen=True)
-class PadCrop:
+class PadCrop(Transform):
     """Pad all sides, then cut the old size out at a random offset.
 
     fill: the border mirrors the image, or is zero (after normalisation that is the mean colour).
@@ -120,7 +115,7 @@ class PadCrop:
 
 
 @dataclass(frozen=True)
-class Flip:
+class Flip(Transform):
     """Mirror images left to right: each with probability 1/2, or exactly half of each batch, as the authors did."""
 
     which: Literal["random", "half"] = "random"
@@ -142,7 +137,7 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class ColourJitter:
+class ColourJitter(Transform):
     """Blend each image with black, with its mean grey and with its grey self, in random order, as fb.resnet.torch.
 
     Each blend is a * image + (1 - a) * other, a uniform in [1 - strength, 1 + strength]; nothing is clamped.
@@ -171,7 +166,7 @@ class ColourJitter:
 
 
 @dataclass(frozen=True)
-class Lighting:
+class Lighting(Transform):
     """Add to every pixel of an image one random step along the principal components of ImageNet's colours."""
 
     strength: float = 0.1
@@ -188,7 +183,7 @@ class Lighting:
 
 
 @dataclass(frozen=True)
-class RandomSizedCrop:
+class RandomSizedCrop(Crop):
     """A random part, 8 to 100 % of the area and 3:4 to 4:3 in shape, resized to size x size.
 
     Pillow's bicubic resize averages over the source pixels when it shrinks; Torch7's does not.
@@ -210,14 +205,11 @@ class RandomSizedCrop:
 
 
 @dataclass(frozen=True)
-class CentreCrop:
+class CentreCrop(Crop):
     """The shorter side resized to `resize`, then the middle size x size."""
 
     size: int = 224
     resize: int = 256
-
-    def draw(self, generator: torch.Generator, count: int) -> None:
-        """Nothing is random here."""
 
     def __call__(self, image: Image.Image, drawn: Tensor | None = None) -> Image.Image:
         """Resize, then cut."""

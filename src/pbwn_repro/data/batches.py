@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pbwn_repro.data.augmentations import Augmentation
-from pbwn_repro.data.errors import DataError, require_word
 from pbwn_repro.data.splits import Split
-from pbwn_repro.errors import UsageError
+from pbwn_repro.errors import DataError, UsageError, require_word
 
 
 def random_seed(seed: int, purpose: str, epoch: int = 0, step: int = 0, rank: int = 0) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,11 @@ import torch
 from filelock import FileLock, Timeout
 
 from pbwn_repro.data.download import Quiet
-from pbwn_repro.data.errors import DamagedFileError, UnknownSetError, require_word
 from pbwn_repro.data.splits import DataSet, MemorySplit, combined_digest, tensor_digest
+from pbwn_repro.errors import DamagedFileError, UnknownSetError, require_word
 
 FORMAT = 1
+LOSSLESS = "-lossless"  # a copy that was recognised by its content
 ENVIRONMENT_VARIABLE = "PBWN_CACHE"
 
 Damaged = Literal["error", "replace"]
@@ -163,9 +164,6 @@ class Source(Protocol):
     def digests(self) -> Mapping[str, Sequence[str]]:
         """For each split the digests of the files that it is decoded from."""
 
-    def called(self, copy_of: str | None) -> str:
-        """The set's name in configurations, given the published set that it turned out to be a copy of."""
-
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
         """The splits, from verified files; `partial` is a folder for files in the making."""
 
@@ -195,9 +193,14 @@ def load_cached(
             ready |= made
     classes = max((decoded.classes for decoded in ready.values()), key=len)
     images = {split: ready[split].split for split in chosen}
-    copies = {decoded.copy_of for decoded in ready.values()}
-    name = source.called(copies.pop() if len(copies) == 1 else None)
+    name = name_of(source.name, {decoded.copy_of for decoded in ready.values()})
     return DataSet(name, images, classes, ready[chosen[0]].origin)
+
+
+def name_of(own: str, copies: Collection[str | None]) -> str:
+    """The set's name in configurations: as that of which all splits are copies, or its own."""
+    [copied] = copies if len(copies) == 1 else [None]
+    return f"{copied}{LOSSLESS}" if copied else own
 
 
 def _read_ready(

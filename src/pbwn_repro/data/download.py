@@ -22,8 +22,8 @@ import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pbwn_repro.data.errors import DamagedFileError, DataError, DownloadError
 from pbwn_repro.data.readers import GZIP_MAGIC, read_members
+from pbwn_repro.errors import DamagedFileError, DataError, DownloadError
 
 ORIGIN_NOTE = "origin.txt"
 SECONDS_TO_ANSWER = 20

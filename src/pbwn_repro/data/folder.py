@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError
-from pbwn_repro.data.splits import Crop, DataSet, combined_digest, rows, to_pixels
+from pbwn_repro.data.splits import Crop, DataSet, Split, combined_digest, rows, to_pixels
+from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError
 
 PREFIX = "folder:"
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
@@ -20,7 +20,7 @@ TEST_FOLDERS = ("val", "test")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FolderSplit:
+class FolderSplit(Split):
     """Images as files, in the order of their classes and names.
 
     paths: relative to the folder, which may move without changing the digest.
@@ -31,10 +31,6 @@ class FolderSplit:
     sizes: tuple[int, ...]
     labels: Tensor
     lazy = True
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.paths)
 
     def __repr__(self) -> str:
         """Return the number and the folder, not the names."""

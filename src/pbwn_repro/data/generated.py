@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from pbwn_repro.data.batches import generator
-from pbwn_repro.data.errors import UnknownSetError
 from pbwn_repro.data.published import DIGITS, KNOWN_SETS
 from pbwn_repro.data.splits import DataSet, MemorySplit
+from pbwn_repro.errors import UnknownSetError
 
 DIGITS_TEST_COUNT = 360
 PREFIX = "synthetic:"

@@ -10,13 +10,12 @@ from pathlib import Path
 from torch import Tensor
 
 from pbwn_repro.data import folder, generated, parquet, text
-from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, read_decoded, read_manifest
+from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, name_of, read_decoded, read_manifest
 from pbwn_repro.data.download import Quiet, SourceFile
-from pbwn_repro.data.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError
-from pbwn_repro.data.published import KNOWN_SETS, LOSSLESS, KnownSet, PublishedSource
+from pbwn_repro.data.published import KNOWN_SETS, KnownSet, PublishedSource
 from pbwn_repro.data.splits import DataSet, Split
 from pbwn_repro.data.text import TextSet
-from pbwn_repro.errors import listed
+from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError, listed
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet", *text.LENGTHS)
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME", "text:FILE")
@@ -114,14 +113,8 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
 
     A set of which nothing is here is an error.
     """
-    root = cache_root(cache_dir)
-    own = existing_folder(data_dir)
-    source = find_source(name, own)
-    if name == text.SHAKESPEARE:
-        checks = list(_text_checks(Store(root, name), own))
-    else:
-        found = _uncached_checks(name, own) if source is None else _cached_checks(source, Store(root, source.name))
-        checks = list(found)
+    root, own = cache_root(cache_dir), existing_folder(data_dir)
+    checks = list(_checks(name, root, own))
     if not checks:
         raise MissingFileError.about(
             name,
@@ -136,8 +129,19 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
             yield Finding(thing, False, str(error))
 
 
-def _cached_checks(source: Source, store: Store) -> Iterator[Check]:
-    """Yield the checks of a set's files and of its decoded form."""
+def _checks(name: str, root: Path, data_dir: Path | None) -> Iterator[Check]:
+    """Yield the checks of a set's files and of its decoded form, or of its images or characters."""
+    source = find_source(name, data_dir)
+    if name == text.SHAKESPEARE:
+        store = Store(root, name)
+        if archive := text.find_shakespeare(data_dir or store.files):
+            yield archive.name, partial(_check_text, store, data_dir)
+        return
+    if source is None:
+        for split, images in load_uncached(name, data_dir).splits.items():
+            yield split, partial(_check_split, images)
+        return
+    store = Store(root, source.name)
     if isinstance(source, PublishedSource):
         for file in source.known.files():
             if paths := source.locate(file, store.files):
@@ -151,18 +155,9 @@ def _cached_checks(source: Source, store: Store) -> Iterator[Check]:
             yield f"decoded {split}", partial(_check_decoded, place, source.given)
 
 
-def _text_checks(store: Store, data_dir: Path | None) -> Iterator[Check]:
-    if archive := text.find_shakespeare(data_dir or store.files):
-        yield archive.name, lambda: _counted_characters(text.load_shakespeare(store, data_dir, Quiet()))
-
-
-def _counted_characters(found: TextSet) -> str:
+def _check_text(store: Store, data_dir: Path | None) -> str:
+    found = text.load_shakespeare(store, data_dir, Quiet())
     return f"{sum(map(len, found.splits.values())):,} characters, the published content"
-
-
-def _uncached_checks(name: str, data_dir: Path | None) -> Iterator[Check]:
-    for split, images in load_uncached(name, data_dir).splits.items():
-        yield split, partial(_check_split, images)
 
 
 def _check_file(paths: Sequence[Path], file: SourceFile, given: str) -> str:
@@ -241,8 +236,7 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
     counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
     missing = [split for split in counts if split not in manifests]
     state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
-    copies = {manifest.get("copy_of") for manifest in manifests.values()}
-    name = f"{copies.pop()}{LOSSLESS}" if len(copies) == 1 and None not in copies else store.name
+    name = name_of(store.name, {manifest.get("copy_of") for manifest in manifests.values()})
     origins = sorted({manifest["origin"] for manifest in manifests.values()})
     return Entry(name, _counted(counts), state, ", ".join(origins), size)
 

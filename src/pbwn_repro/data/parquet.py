@@ -17,9 +17,9 @@ from PIL import Image
 
 from pbwn_repro.data.cache import Decoded, Store
 from pbwn_repro.data.download import Quiet
-from pbwn_repro.data.errors import DamagedFileError, DataError, DownloadError, MissingFileError
-from pbwn_repro.data.published import LOSSLESS, copy_of
+from pbwn_repro.data.published import copy_of
 from pbwn_repro.data.splits import MemorySplit, to_pixels
+from pbwn_repro.errors import DamagedFileError, DataError, DownloadError, MissingFileError
 
 PREFIX = "hf:"
 IMAGE_COLUMNS = ("img", "image")
@@ -40,10 +40,6 @@ class ParquetSource:
     name: str
     files: Mapping[str, tuple[Path, ...]]
     digests: Mapping[str, Sequence[str]]
-
-    def called(self, copy_of: str | None) -> str:
-        """Return the name of the published set that this is a copy of, or the files' own name."""
-        return f"{copy_of}{LOSSLESS}" if copy_of else self.name
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
         """Decode every image, and compare them with those of the published sets."""

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pooch
 
-from pbwn_repro.data.cache import Decoded, Store
+from pbwn_repro.data.cache import LOSSLESS, Decoded, Store
 from pbwn_repro.data.download import InstalledPackage, NpmPackage, Package, Quiet, SourceFile, fetch, unpacked_in
-from pbwn_repro.data.errors import DamagedFileError, MissingFileError
 from pbwn_repro.data.readers import (
     CIFAR10_MEMBERS,
     CIFAR100_MEMBERS,
@@ -24,8 +23,8 @@ from pbwn_repro.data.readers import (
     read_svhn_split,
 )
 from pbwn_repro.data.splits import MemorySplit
+from pbwn_repro.errors import DamagedFileError, MissingFileError
 
-LOSSLESS = "-lossless"  # a copy that was recognised by its content
 LOSSY = ("-jpeg", "-webp")  # a copy that can be known by its name alone
 
 
@@ -72,10 +71,6 @@ class PublishedSource:
         return self.known.name
 
     given = name
-
-    def called(self, copy_of: str | None) -> str:
-        """Return the set's name."""
-        return self.name
 
     @property
     def digests(self) -> Mapping[str, Sequence[str]]:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pbwn_repro.data.errors import DamagedFileError
+from pbwn_repro.errors import DamagedFileError
 
 Reader = Callable[[str, Sequence[Path]], tuple[Tensor, Tensor]]
 

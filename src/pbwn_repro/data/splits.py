@@ -3,54 +3,57 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy
 import torch
 from PIL import Image
 from torch import Tensor
 
-from pbwn_repro.data.errors import DataError
+from pbwn_repro.errors import DataError
 
 
-class Crop(Protocol):
-    """Cuts one image to size x size while it is decoded; the random numbers come from outside."""
+class Crop(ABC):
+    """Cuts one image to size x size while it is decoded; the random numbers, if it needs any, come from outside."""
 
-    @property
-    def size(self) -> int:
-        """The pixels of a side."""
+    size: int
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor | None:
         """Random numbers for `count` images, one row each, or None."""
+        return None
 
+    @abstractmethod
     def __call__(self, image: Image.Image, drawn: Tensor | None) -> Image.Image:
         """The cut image."""
 
 
-class Split(Protocol):
-    """What `Batches` needs to know of images, wherever they are kept."""
+class Split(ABC):
+    """What `Batches` needs to know of images, wherever they are kept.
+
+    labels: the classes as int64, one for each image.
+    lazy: whether reading decodes files, so that worker processes pay.
+    """
+
+    labels: Tensor
+    lazy = False
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
 
     @property
-    def labels(self) -> Tensor:
-        """The classes as int64, one for each image."""
-
-    @property
+    @abstractmethod
     def digest(self) -> str:
         """The sha256 that stands for the content."""
 
-    @property
-    def lazy(self) -> bool:
-        """Whether reading decodes files, so that worker processes pay."""
-
-    def __len__(self) -> int:
-        """The number of images."""
-
+    @abstractmethod
     def subset(self, indices: Tensor) -> Split:
-        """The images at these indices, in this order."""
+        """Return the images at these indices, in this order."""
 
+    @abstractmethod
     def read(self, indices: Tensor, crop: Crop | None = None, drawn: Tensor | None = None) -> Tensor:
         """The images as uint8 of shape (number, channels, height, width).
 
@@ -60,7 +63,7 @@ class Split(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MemorySplit:
+class MemorySplit(Split):
     """All images as one uint8 tensor.
 
     known_digest: the digest, if it has been computed already.
@@ -69,7 +72,6 @@ class MemorySplit:
     images: Tensor
     labels: Tensor
     known_digest: str | None = None
-    lazy = False
 
     def __post_init__(self) -> None:
         """Refuse tensors that do not belong together."""
@@ -81,10 +83,6 @@ class MemorySplit:
             found = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
             expected = f"int64 of shape ({len(self.images)},)"
             raise DataError.about("labels", expected=expected, found=found, remedy="Give one class for each image.")
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.labels)
 
     def __repr__(self) -> str:
         """Return the number and the shape, not the pixels."""

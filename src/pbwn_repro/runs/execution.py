@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from pbwn_repro.config import RunConfig
@@ -51,7 +52,8 @@ def execute(
         checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
         position = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).metrics_bytes
         metrics = MetricsLog(folder.metrics, position) if place.is_first else NoLog()
-        timing = _timing_log(folder) if place.is_first else NoLog()
+        # Clock values are kept as they come; they are no part of the result.
+        timing = MetricsLog(folder.timing, _size(folder.timing)) if place.is_first else NoLog()
         monitored = _monitor_log(folder, checkpoint) if monitor and place.is_first else NoLog()
         try:
             if monitor:
@@ -110,7 +112,7 @@ def _open_checkpoint(store: CheckpointStore, folder: RunFolder, reporter: Report
         if checkpoint is None:
             return None
         known = Progress.read(checkpoint.files["progress.json"]).metrics_bytes
-        held = folder.metrics.stat().st_size if folder.metrics.exists() else 0
+        held = _size(folder.metrics)
         if held >= known:
             return checkpoint
         reporter.message(
@@ -140,10 +142,8 @@ def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter
 def _monitor_log(folder: RunFolder, checkpoint: Checkpoint | None) -> MetricsLog:
     """The monitor's records, as far as the checkpoint knows of them; it is no part of the result."""
     known = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).monitor_bytes
-    held = folder.monitor.stat().st_size if folder.monitor.exists() else 0
-    return MetricsLog(folder.monitor, min(known, held))
+    return MetricsLog(folder.monitor, min(known, _size(folder.monitor)))
 
 
-def _timing_log(folder: RunFolder) -> MetricsLog:
-    """Clock values are kept as they come; they are no part of the result."""
-    return MetricsLog(folder.timing, folder.timing.stat().st_size if folder.timing.exists() else 0)
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

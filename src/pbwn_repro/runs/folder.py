@@ -13,12 +13,14 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
 from pbwn_repro.config import OBSERVATION, ConfigError, RunConfig, read_config
+from pbwn_repro.errors import UsageError
 
 State = Literal["done", "diverged", "started", "empty"]
 
@@ -52,14 +54,19 @@ class RunFolder:
             return "done"
         return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "empty"
 
-    def read_config(self) -> RunConfig:
-        """The configuration that the folder holds."""
+    def read_fields(self) -> dict[str, Any]:
+        """What config.json holds, of whatever version, and also that of a measurement."""
         try:
             fields = json.loads(self.config.read_text())
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self.config} cannot be read ({error}): move the folder away") from None
         if not isinstance(fields, dict):
             raise ConfigError(f"{self.config} holds no JSON object: move the folder away")
+        return fields
+
+    def read_config(self) -> RunConfig:
+        """The configuration that the folder holds."""
+        fields = self.read_fields()
         if is_version_1(fields):
             raise OutdatedError(f"{self.path} was written by an earlier version: run `pbwn migrate {self.path}`")
         try:
@@ -111,9 +118,9 @@ class RunFolder:
         stem = self.path.name.rpartition("-")[0]
         for path in sorted(self.path.parent.glob(f"{stem}-*/config.json")):
             try:
-                fields = json.loads(path.read_text())
+                fields = RunFolder(path.parent).read_fields()
                 is_same = is_version_1(fields) and read_config(fields).hash == config.hash
-            except (OSError, ValueError, RecursionError):
+            except (OSError, ValueError):
                 continue  # what cannot be read is not this run
             if is_same:
                 raise OutdatedError(
@@ -206,3 +213,62 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+# The last of them makes the run a finished one: it is copied last.
+KEPT = (
+    "config.json",
+    "environment.json",
+    "metrics.jsonl",
+    "timing.jsonl",
+    "monitor.jsonl",
+    "diverged.json",
+    "result.json",
+)
+
+
+@dataclass
+class Archived:
+    """What was done: folders newly kept, those that were there, those that are not finished, and the bytes of all."""
+
+    new: int = 0
+    known: int = 0
+    unfinished: int = 0
+    bytes: int = 0
+
+
+def archive(runs: Path, target: Path) -> Archived:
+    """Copy the small files of every finished run below `runs` to the same place below `target`.
+
+    A run that is there already has to be the same one: another result for the same configuration is an error, because
+    one of the two is wrong, or they come from different machines and do not belong into one folder.
+    """
+    if not runs.is_dir():
+        raise FileNotFoundError(f"{runs}: no such folder")
+    done = Archived()
+    is_inside = runs.resolve() in target.resolve().parents
+    for source in run_folders(runs):
+        if is_inside and target.resolve() in source.config.resolve().parents:
+            continue  # what was kept before is no run
+        if source.state not in ("done", "diverged"):
+            done.unfinished += 1
+            continue
+        kept = RunFolder(target / source.path.relative_to(runs))
+        if kept.state in ("done", "diverged"):
+            _compare(source, kept)
+            done.known += 1
+        else:
+            kept.path.mkdir(parents=True, exist_ok=True)
+            for name in KEPT:
+                if (source.path / name).exists():
+                    write_atomically(kept.path / name, (source.path / name).read_bytes())
+            done.new += 1
+    done.bytes = sum(path.stat().st_size for name in KEPT for path in target.rglob(name))  # a report may be there too
+    return done
+
+
+def _compare(source: RunFolder, kept: RunFolder) -> None:
+    for path in (source.result, source.diverged):
+        copy = kept.path / path.name
+        if path.exists() != copy.exists() or (path.exists() and path.read_bytes() != copy.read_bytes()):
+            raise UsageError(f"{kept.path} holds another {path.name} than {source.path}: keep one of the two runs")

@@ -10,12 +10,13 @@ import os
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -109,7 +110,8 @@ def read_progress(folder: Path) -> Progress | None:
         return None
 
 
-class Job(Protocol):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Job(ABC):
     """Something to make, in a process of its own and on whatever machine: it travels by pickle.
 
     title: for people, unique in a sweep.
@@ -118,21 +120,17 @@ class Job(Protocol):
     alone: whether nothing may run beside it, as when something is timed.
     """
 
-    @property
-    def title(self) -> str: ...
+    title: str
+    path: Path
+    flops: float = 1.0
+    alone: bool = False
 
     @property
-    def path(self) -> Path: ...
+    def state(self) -> State:
+        """Where it stands on the disk."""
+        return RunFolder(self.path).state
 
-    @property
-    def flops(self) -> float: ...
-
-    @property
-    def alone(self) -> bool: ...
-
-    @property
-    def state(self) -> State: ...
-
+    @abstractmethod
     def make(self, device: torch.device, reporter: Reporter) -> None:
         """Do the work, or resume it, in this process."""
 
@@ -140,28 +138,19 @@ class Job(Protocol):
 WORKERS = 4  # that decode images, of sets that do not fit into memory
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingJob:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TrainingJob(Job):
     """One training run.
 
     source: what `pbwn_repro.data.load` takes; the configuration holds the set's name and digest.
     modules: the folder that the user's own models and methods are imported from.
     """
 
-    title: str
-    path: Path
     config: RunConfig
     source: str
     data_dir: Path | None = None
     cache_dir: Path | None = None
-    flops: float = 1.0
-    alone: bool = False
     modules: Path | None = None
-
-    @property
-    def state(self) -> State:
-        """Where the run stands on the disk."""
-        return RunFolder(self.path).state
 
     def make(self, device: torch.device, reporter: Reporter) -> None:
         """Load the data and train."""

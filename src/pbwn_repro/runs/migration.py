@@ -59,9 +59,11 @@ def migrate(root: Path, *, dry_run: bool = False) -> Iterator[Outcome]:
 
 
 def _migrate(folder: RunFolder, *, dry_run: bool) -> Outcome:
-    fields = _read_object(folder.config)
+    fields = folder.read_fields()
     if not is_version_1(fields):
-        return Outcome(folder.path, "current" if fields.get("schema") == SCHEMA else _other(fields))
+        if fields.get("schema", SCHEMA) != SCHEMA:
+            raise _CannotMigrateError(f"config.json has schema {fields['schema']!r}, not {SCHEMA}: use a newer pbwn")
+        return Outcome(folder.path, "current" if "schema" in fields else "other")
     with _held(folder, dry_run=dry_run):
         config, before = read_config(fields), _version_1_hash(fields)
         _check_name(folder, config, before)
@@ -75,12 +77,6 @@ def _migrate(folder: RunFolder, *, dry_run: bool) -> Outcome:
                 _write(folder.path, target, changed)
             _remove(folder.path)
     return Outcome(folder.path, "known" if is_known else "migrated", target.name)
-
-
-def _other(fields: Mapping[str, Any]) -> Literal["other"]:
-    if "schema" in fields:
-        raise _CannotMigrateError(f"config.json has schema {fields['schema']!r}, not {SCHEMA}: use a newer pbwn")
-    return "other"
 
 
 def _version_1_hash(fields: Mapping[str, Any]) -> str:
@@ -171,13 +167,3 @@ def _held(folder: RunFolder, *, dry_run: bool) -> Iterator[None]:
         finally:
             if not was_there:
                 folder.lock.unlink(missing_ok=True)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise _CannotMigrateError(f"{path.name} cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise _CannotMigrateError(f"{path.name} holds no object")
-    return found

@@ -44,13 +44,18 @@ def resolve(
     fields["processes"] = processes
     data = fields["data"]
     read_config({**fields, "data": {**data, "digest": ""}})  # what is wrong is said before anything is fetched
-    splits = [*data.get("train", ["train"]), data.get("test", "test")]
+    splits = splits_of(data)
     dataset = dataset or load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
         part = prepared({**recipe(fields["model"])["data"], "train": splits[:-1], "test": splits[-1]}, dataset.name)
         fields["data"] = data = {**part, **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
+
+
+def splits_of(data: Mapping[str, Any]) -> list[str]:
+    """The splits that a configuration's part on data asks for, the one to test on last."""
+    return [*data.get("train", ["train"]), data.get("test", "test")]
 
 
 def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,18 +105,25 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return fields, source or fields["data"]["name"]
 
 
-def parse(assignment: str) -> tuple[str, Any]:
-    """Read `field=value`; the value is JSON, or else a word."""
+def parse(
+    assignment: str, option: str = "--set", form: str = "FIELD=VALUE, such as schedule.factor=0.5"
+) -> tuple[str, Any]:
+    """Read `name=value`, as an option has it; the value is JSON, or else a word."""
     name, separator, text = assignment.partition("=")
-    if not separator:
-        raise ConfigError(f"--set {assignment!r}: write FIELD=VALUE, such as schedule.factor=0.5")
+    if not separator or not name:
+        raise ConfigError(f"{option} {assignment!r}: write {form}")
     try:
         return name, json.loads(text)
     except json.JSONDecodeError:
         return name, text
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_wishes(file: Path | None, assignments: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a user asks for by a file, by `--set` and by other options, of which the later ones count more."""
+    return joined(_read_file(file) if file else {}, {**dict(map(parse, assignments)), **given})
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     """The fields in a JSON file; the config.json of a run is one too."""
     try:
         fields = json.loads(path.read_text())

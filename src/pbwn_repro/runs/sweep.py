@@ -50,28 +50,17 @@ class Sweep:
         return [(job, ending) for job, ending in self.ended if ending.kind in kinds]
 
 
-class View(Protocol):
-    """Who looks on."""
+class View:
+    """Who looks on: nobody, unless another one says more."""
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> None:
+        """The sweep begins."""
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        """The sweep has ended."""
 
     def show(self, sweep: Sweep) -> None:
         """Something may have changed."""
-
-
-class Unseen:
-    """Nobody looks on."""
-
-    def __enter__(self) -> None:
-        """Show nothing."""
-
-    def __exit__(self, *error: object) -> None:
-        """Show nothing."""
-
-    def show(self, sweep: Sweep) -> None:
-        """Show nothing."""
 
 
 def sweep(jobs: Sequence[Job], pool: Pool, view: View | None = None, *, retry: bool = False) -> Sweep:
@@ -79,7 +68,7 @@ def sweep(jobs: Sequence[Job], pool: Pool, view: View | None = None, *, retry: b
 
     retry: whether to try again what has diverged before.
     """
-    view = view or Unseen()
+    view = view or View()
     state = Sweep()
     for job in sorted(jobs, key=lambda job: job.alone):
         _sort_in(job, state, retry)

@@ -14,7 +14,7 @@ from rich.text import Text
 from pbwn_repro.engine.reporting import duration
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Ending, Progress, read_progress
-from pbwn_repro.runs.sweep import Sweep, Unseen, View
+from pbwn_repro.runs.sweep import Sweep, View
 from pbwn_repro.tasks import metric_of
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -32,7 +32,7 @@ _WORDS = {
 
 def view_for(console: Console, *, quiet: bool) -> View:
     """The view that suits where the words go."""
-    return Unseen() if quiet else LiveView(console) if console.is_terminal else LinesView(console)
+    return View() if quiet else LiveView(console) if console.is_terminal else LinesView(console)
 
 
 class Pace:
@@ -69,7 +69,7 @@ class Pace:
         return (until - seen.first) / max(1, seen.total)
 
 
-class LinesView:
+class LinesView(View):
     """A line when a run starts and ends, and one on the whole every half minute."""
 
     def __init__(self, console: Console) -> None:
@@ -77,12 +77,6 @@ class LinesView:
         self._console, self._pace = console, Pace()
         self._seen: set[tuple[str, str]] = set()
         self._printed = time.monotonic()
-
-    def __enter__(self) -> None:
-        """Print nothing."""
-
-    def __exit__(self, *error: object) -> None:
-        """Print nothing."""
 
     def show(self, sweep: Sweep) -> None:
         """Print what is new."""
@@ -106,7 +100,7 @@ class LinesView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveView(View):
     """A table that changes in place: what runs, what has just ended, and how much is left."""
 
     def __init__(self, console: Console) -> None:

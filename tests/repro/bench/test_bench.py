@@ -9,13 +9,12 @@ from typer.testing import CliRunner
 
 import pbwn
 from pbwn.paths.batch import Batch
-from pbwn_repro.bench.projection import constrained_in, extra_memory
-from pbwn_repro.bench.show import _spread
-from pbwn_repro.bench.step_rules import starts_of, step_rules
+from pbwn_repro.bench.projection import constrained_in, extra_memory, starts_of, step_rules
 from pbwn_repro.bench.steps import TrainingStep
 from pbwn_repro.bench.suite import PARTS, _plain
 from pbwn_repro.bench.timing import Times, interleaved
 from pbwn_repro.cli import app
+from pbwn_repro.commands.bench import _spread
 
 
 def test_a_quick_run_writes_every_part_and_shows_a_table_for_each(tmp_path):

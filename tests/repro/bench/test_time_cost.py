@@ -3,7 +3,7 @@
 import pytest
 
 from pbwn_repro.bench.parts import Parts
-from pbwn_repro.bench.time_cost import summed_up, time_cost
+from pbwn_repro.bench.steps import summed_up, time_cost
 from pbwn_repro.bench.timing import median_with_interval
 from pbwn_repro.catalog import find
 

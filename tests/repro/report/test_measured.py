@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from pbwn_repro.bench.measuring import folder_of, measure
-from pbwn_repro.bench.time_cost import summed_up
+from pbwn_repro.bench.steps import summed_up
 from pbwn_repro.catalog import ARTEFACTS
 from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import to_json

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pbwn_repro.runs.archive import archive
+from pbwn_repro.runs.folder import archive
 
 
 @pytest.fixture

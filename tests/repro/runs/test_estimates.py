@@ -8,7 +8,7 @@ from fragile import digits_job
 from pbwn_repro import catalog
 from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.runs.estimates import LAYER_SECONDS, Effort, Speeds, effort, network_cost
-from pbwn_repro.runs.packing import Slots, wall_seconds
+from pbwn_repro.runs.pools import Slots, wall_seconds
 
 
 def plan(name, scale, **labels):

@@ -203,7 +203,7 @@ def edit(path, **fields):
     ("damage", "words"),
     [
         (lambda run: (run / "config.json").write_text("{"), "config.json cannot be read"),
-        (lambda run: (run / "config.json").write_text("[]"), "config.json holds no object"),
+        (lambda run: (run / "config.json").write_text("[]"), "config.json holds no JSON object"),
         (lambda run: edit(run / "config.json", seed=2), "not that of this folder: its run would be called ladder-"),
         (lambda run: edit(run / "config.json", method="pbnw"), "unknown method 'pbnw'"),
         (lambda run: edit(run / "config.json", batches=2), "batches: there is no such field"),

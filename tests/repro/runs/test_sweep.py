@@ -10,8 +10,7 @@ from fragile import KilledOnce, StopsTheSweep, digits_job
 from pbwn_repro.config import SGD
 from pbwn_repro.exit_codes import DONE, FAILED, INTERRUPTED, NON_FINITE, sweep_code
 from pbwn_repro.runs.folder import RunFolder
-from pbwn_repro.runs.packing import Slots
-from pbwn_repro.runs.pools import LocalPool
+from pbwn_repro.runs.pools import LocalPool, Slots
 from pbwn_repro.runs.sweep import sweep
 from storm import contents
 
