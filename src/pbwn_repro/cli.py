@@ -30,9 +30,9 @@ OWN = "Your own models"
 MACHINE = "This machine"
 HELP = """Projection Based Weight Normalization: every table and figure of the paper is one command.
 
-To begin: pbwn demo (a minute). One table: pbwn reproduce table-3 --scale short, then pbwn report runs.
-In your own training script: pbwn.attach(model, optimizer). What it would constrain: pbwn inspect MODULE:CALLABLE.
-With and without, at several rates: pbwn sweep --model MODULE:CALLABLE --data SET --rates 0.1,0.3,1 --seeds 3.
+Start with: pbwn demo (a minute). Reproduce one table: pbwn reproduce table-3 --scale smoke, then pbwn report runs.
+In your own training script: pbwn.attach(model, optimizer). See what it would constrain: pbwn inspect MODULE:CALLABLE.
+Compare with and without: pbwn sweep --model MODULE:CALLABLE --data SET --rates 0.1,0.3,1 --seeds 3.
 """
 EPILOG = (
     "Exit codes: 0 done; 1 something outside the command went wrong; 2 wrong usage; "

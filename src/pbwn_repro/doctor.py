@@ -174,10 +174,10 @@ def threads() -> Iterator[Finding]:
     yield _wait_policy(os.environ.get("OMP_WAIT_POLICY", "").lower())
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 0.75 * cores:
-        remedy = "times that are measured now mean little; runs take longer"
-        yield Finding("warn", "load", f"{load:.1f} processes want {cores:g} cores", remedy)
+        remedy = "timings are unreliable now, and runs take longer"
+        yield Finding("warn", "load", f"load average {load:.1f} on {cores:g} cores", remedy)
     else:
-        yield Finding("ok", "load", f"{load:.1f} processes on {cores:g} cores")
+        yield Finding("ok", "load", f"load average {load:.1f} on {cores:g} cores")
 
 
 def compiled_projection() -> Iterator[Finding]:

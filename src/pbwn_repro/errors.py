@@ -52,8 +52,8 @@ def listed(wanted: str, choices: Iterable[str]) -> str:
     if not choices:
         return "there is nothing to choose from"
     nearest = difflib.get_close_matches(wanted, choices, n=1)
-    guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return f"{guess}Choose from {', '.join(choices)}"
+    guess = f"did you mean {nearest[0]!r}? Choose" if nearest else "choose"
+    return f"{guess} from {', '.join(choices)}"
 
 
 def require_word(argument: str, value: object, words: tuple[str, ...]) -> None:

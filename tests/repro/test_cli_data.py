@@ -37,7 +37,7 @@ def test_list_shows_every_set_and_the_cache_folder(pbwn, tmp_path):
     assert code == 0
     for name in ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "imagenet", "folder:PATH", "hf:"):
         assert name in out
-    assert "not here" in out
+    assert "not downloaded" in out
     assert str(tmp_path / "cache") in out
     assert not (tmp_path / "cache").exists()
 

@@ -32,7 +32,7 @@ def test_a_healthy_machine_has_nothing_to_mend(tmp_path):
     assert done.exit_code == 0, done.output
     for topic in ("python", "torch", "threads", "wait policy", "projection", "memory", "GPU", "output folder", "disk"):
         assert f" {topic}" in done.output
-    assert "data cifar10: not here" in done.output
+    assert "data cifar10: not downloaded" in done.output
     assert "pbwn data get cifar10" in done.output
     assert "everything works" in done.output
     assert not (tmp_path / "runs").exists()

@@ -121,7 +121,7 @@ def test_data_that_cannot_be_had_say_how_to_get_them(here, tmp_path):
             "did you mean 'pbwn'? Choose from normal, wn, pbwn-riem, pbwn,",
         ),
         (("table-3", "--only", "pbwn"), "write NAME=VALUE"),
-        (("table-3", "--only", "seed=3"), "Choose from 1, 2"),
+        (("table-3", "--only", "seed=3"), "choose from 1, 2"),
         (("figure-1", "--only", "method=pbwn"), "nothing to choose from"),
         (("table-3", "--seeds", "0"), "--seeds 0: at least 1 is needed"),
         (("table-3", "--jobs", "0"), "--jobs 0: at least 1"),

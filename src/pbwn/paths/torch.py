@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import torch
@@ -119,9 +119,6 @@ class TorchPath(FunctionalPath):
         self._first_radii: Tensor | None = None  # before any factor, where they are scheduled
         self._norms = torch.empty_like(self._radii)
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
-        self._multiples = torch.empty_like(self._norms)  # of each row, that a gradient or an update loses
-        parts = self._multiples.split(self._counts)
-        self._values = [rows.values(part) for rows, part in zip(self._rows, parts, strict=True)]
         self._before: Sequence[Tensor] | None = None
         # A ball's rows that are too long to be measured land outside it, for the next projection.
         self._limits = _LIMITS[self._dtype]
@@ -254,6 +251,19 @@ class TorchPath(FunctionalPath):
         """Replace each norm by what its row is multiplied by, which is 1 where a quotient is none."""
         torch.div(self._radii, self._norms, out=self._norms)
         self._norms.clamp_(*self._limits).nan_to_num_(1.0)
+
+    @cached_property
+    def _multiples(self) -> Tensor:
+        """The multiple of each row that its gradient or update loses; nothing that a projection alone needs."""
+        with torch.inference_mode(False):  # it outlives the mode that it is made in
+            return torch.empty_like(self._norms)
+
+    @cached_property
+    def _values(self) -> list[list[Tensor]]:
+        """Views of the multiples for each weight, which broadcast over its rows."""
+        with torch.inference_mode(False):
+            parts = self._multiples.split(self._counts)
+            return [rows.values(part) for rows, part in zip(self._rows, parts, strict=True)]
 
     def _workspace(self) -> tuple[Tensor, Tensor]:
         """Memory for the products of the largest weight, and a 1 of its dtype."""

@@ -41,7 +41,7 @@ def bench(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where bench.json and bench.png go.")] = Path("bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: a first impression.")] = False,
 ) -> None:
-    """Time the projection beside the plain loop, the memory's speed, other libraries and whole training steps.
+    """Time the projection against a plain loop, memory bandwidth, other libraries and whole training steps.
 
     bench.json is written again after each measurement, so that a run that is stopped keeps what it has measured.
     """

@@ -31,11 +31,11 @@ def list_sets(cache_dir: CacheDir = None) -> None:
     from pbwn_repro.data.cache import cache_root
     from pbwn_repro.data.loading import inventory
 
-    table = Table("set", "images", "state", "from", "size here", box=None, pad_edge=False)
+    table = Table("set", "contents", "state", "source", "size here", box=None, pad_edge=False)
     table.columns[-1].justify = "right"
     for entry in inventory(cache_dir):
         size = f"{entry.bytes_here / 1e6:,.1f} MB" if entry.bytes_here else ""
-        table.add_row(entry.name, entry.images, entry.state, entry.origin, size)
+        table.add_row(entry.name, entry.contents, entry.state, entry.origin, size)
     console = Console()
     console.print(table)
     note = "Sets are verified when they are downloaded; `pbwn data check NAME` verifies one again."

@@ -14,7 +14,7 @@ WIDE = 110  # columns of a terminal from which titles fit beside the times
 
 
 def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
-    """Show the paper's tables and figures, then experiments of ours: runs done of those needed, and their time here."""
+    """List the paper's tables and figures and our own experiments: runs done, runs needed, and their time here."""
     console = Console(highlight=False)
     console.print("Runs done / needed, and the time that all of them take, at each scale\n")
     import torch
@@ -39,9 +39,9 @@ def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
     console.print(table)
     where = f"{places.count} GPUs" if device == "cuda" else f"{places.count} cores"
     console.print(
-        f"\nDone counts the runs in {out}. Times are for {where} of this machine: measured on the runs in that folder, "
-        "or else by a short test of its speed. GPU hours stand where this machine would take days: they are for one "
-        f"current GPU ({TERAFLOPS:g} TFLOP/s). What several of them share is run once.\n"
+        f"\n'Done' counts the runs in the folder {out}. Times are estimates for {where} of this machine, from the runs "
+        "in that folder or else from a short speed test. Where this machine would need days, GPU hours are given, "
+        f"for one current GPU ({TERAFLOPS:g} TFLOP/s). Runs that several entries share are made once.\n"
         "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
         markup=False,
     )

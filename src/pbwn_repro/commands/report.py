@@ -17,7 +17,7 @@ def report(
     runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder that holds the run folders.")] = Path("runs"),
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes; beside the runs if not given.", show_default=False),
+        typer.Option(metavar="FOLDER", help="Where the report goes; to the runs if not given.", show_default=False),
     ] = None,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write figures as PDF too.")] = False,
 ) -> None:

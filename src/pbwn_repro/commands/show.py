@@ -1,4 +1,4 @@
-"""`pbwn show`: one table or figure, the paper's beside ours."""
+"""`pbwn show`: one table or figure, our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show what a table or figure of the paper is, its protocol, the paper's cells beside ours, and the verdicts."""
+    """Describe a table or figure: its protocol, our numbers next to the paper's, and the verdicts."""
     announce(f"Reading the runs of {artefact} ...")
     from pbwn_repro.catalog import find
     from pbwn_repro.report.model import Report, heading

@@ -61,8 +61,8 @@ def sweep(
 ) -> None:
     """Train every combination of methods, learning rates, weight decays and seeds: the same search for each method.
 
-    The runs are those of `pbwn train`, in the same folders. The same command resumes after anything; `pbwn report`
-    then shows the best setting of each method and how far each depends on the learning rate.
+    The runs are those of `pbwn train`, in the same folders. Run the same command to resume. `pbwn report`
+    then shows the best setting of each method and how strongly each depends on the learning rate.
     """
     if not quiet:
         announce("Planning the runs ...")

@@ -16,8 +16,8 @@ def train(
     method: Annotated[
         str | None,
         option(
-            "normal, unit-start, wn, pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-riem-nxn, max-norm-<c>, "
-            "or MODULE:CLASS for your own.",
+            "pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-tangent, pbwn-angle, normal, unit-start, wn, "
+            "max-norm-<c> and others (a wrong name lists them all), or MODULE:CLASS for your own.",
             metavar="NAME",
             completion=completing(also=methods),
         ),

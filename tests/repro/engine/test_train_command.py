@@ -172,7 +172,7 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--data", "digits"), "which network? Give --model"),
+        (("--data", "digits"), "no network given: pass --model"),
         (("--model", "resnet-21", "--data", "digits"), "6n+2"),
         (("--model", "mpl", "--data", "digits"), "did you mean 'mlp'"),
         (("--model", "mlp", "--data", "digit"), "data set 'digit'"),

@@ -24,7 +24,7 @@ from pbwn_repro.models import build
             "transformer-xxl",
             {},
             ValueError,
-            r"unknown network 'transformer-xxl': Choose from char-gpt, imagenet-resnet-18, .*ladder",
+            r"unknown network 'transformer-xxl': choose from char-gpt, imagenet-resnet-18, .*ladder",
         ),
         ("mlp", {"sizes": "caption"}, ValueError, "sizes='caption' is unknown: choose from 'paper', 'authors'"),
         ("mlp", {"image_size": 0}, ValueError, "image_size must be a positive integer"),

@@ -387,7 +387,7 @@ def test_a_run_of_another_protocol_is_left_out_and_named(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_an_error_that_says_so(tmp_path):
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         collect(tmp_path / "nowhere")
 
 
