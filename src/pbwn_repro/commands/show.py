@@ -54,7 +54,7 @@ def show(
     for section in sections:
         _section(console, section, out, first=section is sections[0])
     if not sections:
-        if found.table:
+        if found.table and found.table.numbers:  # experiments have none of the paper's
             _paper(console, found.table)
         say(
             console,

@@ -126,6 +126,8 @@ def _cost(section: Section) -> Iterator[Finding]:
         f"batch {SMALL_BATCHES[section.scale]}" if section.scale and section.scale in SMALL_BATCHES else "full batches"
     )
     over_normal = [section.table.cells[_WITH, column].paper for column in columns if column.metric == "relative"]
+    if not own:
+        return
     yield Finding(
         what="Time of the projection in a training step",
         value=f"{_span([summary.mean for summary in own])} %",
