@@ -31,7 +31,7 @@ RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
     "named.",
     "does not hold": "it lies on the other side, or beyond the margin; or runs of what the claim speaks for diverged.",
-    "not enough runs": "the interval contains zero, or an edge of the margin: more runs may tell; fewer than two runs "
+    "undecided": "the interval contains zero, or an edge of the margin: more runs may tell; fewer than two runs "
     "on a side, none in a column that the claim speaks of, or not the same settings searched on both sides.",
 }
 CAUTIONS = (
@@ -322,7 +322,7 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
 
 
 def _outcome(verdict: Verdict) -> str:
-    decided = verdict.outcome != "not enough runs"
+    decided = verdict.outcome != "undecided"
     return in_words(verdict.outcome, preliminary=decided and verdict.preliminary)
 
 

@@ -64,12 +64,12 @@ def missing(report: Report) -> list[Missing]:
 
 
 def needed(decided: Decided, section: Section) -> str:
-    """Of a claim that has not enough runs, which are missing, how many, and what they take; empty for all others.
+    """Of an undecided claim, which runs are missing, how many, and what they take; empty for all others.
 
     Runs of the protocol that are not there first; then, for comparisons that have all of theirs and are open all the
     same, the seeds that would decide them.
     """
-    if decided.outcome != "not enough runs":
+    if decided.outcome != "undecided":
         return ""
     if not isinstance(section.artefact, TrainedArtefact):
         timed = any(verdict.difference is not None for verdict in decided.verdicts)

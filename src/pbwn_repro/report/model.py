@@ -20,7 +20,7 @@ from pbwn_repro.metrics import Metric
 from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.report.statistics import Compared, Interval, deviation, mean
 
-Outcome = Literal["holds", "does not hold", "not enough runs"]
+Outcome = Literal["holds", "does not hold", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Meaning = Literal["good", "bad", "neutral", "open"]
 
@@ -31,7 +31,7 @@ def meaning(claim: Claim, outcome: Outcome) -> Meaning:
     That a cost which the paper admits is not there is good news; that a loss rises, or which setting is the best, is
     neither good nor bad.
     """
-    if outcome == "not enough runs":
+    if outcome == "undecided":
         return "open"
     scaled = isinstance(claim.criterion, Conditioned) and claim.criterion.what == "scaled"
     if scaled or isinstance(claim.criterion, Higher | BestSetting):
@@ -217,7 +217,7 @@ class Decided:
         """A claim holds if each comparison does, and does not if one speaks against it among all of them."""
         if any(verdict.outcome == "does not hold" and verdict.firm for verdict in self.verdicts):
             return "does not hold"
-        return "holds" if {verdict.outcome for verdict in self.verdicts} == {"holds"} else "not enough runs"
+        return "holds" if {verdict.outcome for verdict in self.verdicts} == {"holds"} else "undecided"
 
     @property
     def meaning(self) -> Meaning:
@@ -228,7 +228,7 @@ class Decided:
     def preliminary(self) -> bool:
         """Whether the outcome rests on few runs or on a part of a search."""
         speaking = [verdict for verdict in self.verdicts if verdict.outcome == self.outcome]
-        return self.outcome != "not enough runs" and all(verdict.preliminary for verdict in speaking)
+        return self.outcome != "undecided" and all(verdict.preliminary for verdict in speaking)
 
     @property
     def counts(self) -> dict[Outcome, int]:
@@ -384,5 +384,4 @@ def plural(outcome: Outcome, count: int) -> str:
     >>> plural("holds", 2), plural("does not hold", 1)
     ('hold', 'does not hold')
     """
-    words = {"holds": "hold", "does not hold": "do not hold", "not enough runs": "undecided"}
-    return words[outcome] if count > 1 or outcome == "not enough runs" else outcome
+    return {"holds": "hold", "does not hold": "do not hold"}.get(outcome, outcome) if count > 1 else outcome

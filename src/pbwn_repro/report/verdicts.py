@@ -67,7 +67,7 @@ def verdicts(cells: Cells) -> tuple[Verdict, ...]:
 
 def undecided(claim: Claim, why: str) -> Verdict:
     """The verdict on a claim that nothing was compared for."""
-    return Verdict(claim, "not enough runs", why)
+    return Verdict(claim, "undecided", why)
 
 
 # --- comparisons of two cells
@@ -133,7 +133,7 @@ def decide(
     if isinstance(criterion, Better | Higher):
         return one_sided(interval, counts, lower=isinstance(criterion, Better) and metric.lower_is_better)
     if interval is not None and says_nothing(interval, counts):
-        return "not enough runs"
+        return "undecided"
     margin = margin_of(criterion, level)
     return between(interval, -inf if isinstance(criterion, NotWorse) else -margin, margin)
 
@@ -141,7 +141,7 @@ def decide(
 def one_sided(interval: Interval | None, counts: tuple[int, int], *, lower: bool) -> Outcome:
     """Whether a difference is on the right side of zero; an interval that contains zero speaks for neither side."""
     if interval is None or says_nothing(interval, counts) or interval.contains_zero:
-        return "not enough runs"
+        return "undecided"
     return "holds" if (interval.high < 0) == lower else "does not hold"
 
 
@@ -150,7 +150,7 @@ def between(interval: Interval | None, least: float, most: float) -> Outcome:
     if interval is not None and least <= interval.low and interval.high <= most:
         return "holds"
     outside = interval is not None and (interval.high < least or interval.low > most)
-    return "does not hold" if outside else "not enough runs"
+    return "does not hold" if outside else "undecided"
 
 
 def says_nothing(interval: Interval, counts: tuple[int, int]) -> bool:
@@ -210,7 +210,7 @@ def _with_search(
         return outcome, ""
     loses = outcome == "does not hold" and theirs < mine and isinstance(criterion, Better | NotWorse)
     words = f" It is the best of {len(mine)} and of {len(theirs)} settings"
-    return ("does not hold", f"{words}.") if loses else ("not enough runs", f"{words}, not the same: no verdict.")
+    return ("does not hold", f"{words}.") if loses else ("undecided", f"{words}, not the same: no verdict.")
 
 
 def _with_losses(
@@ -256,7 +256,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
     interval, counts = compared.interval, compared.counts
     if interval is None:
         words = f"The gain of {title} over {against} from {place}: {runs(counts)}, an interval needs two."
-        outcome, lost, _ = _with_losses("not enough runs", corners, (row,), cells)
+        outcome, lost, _ = _with_losses("undecided", corners, (row,), cells)
         return Verdict(claim, outcome, words + lost, counts=counts, row=title, against=against, column=place)
     points = METRICS[criterion.metric].points
     change = (
@@ -299,10 +299,10 @@ def _tally(claim: Claim, criterion: MostlyBest, cells: Cells) -> Iterator[Verdic
     still_open = len(columns) - len(full)
     if still_open and 2 * len(best) <= len(columns) < 2 * (len(best) + still_open):
         words += f"; {still_open} of {len(columns)} are open"
-        outcome: Outcome = "not enough runs"
+        outcome: Outcome = "undecided"
     elif least < 2:
         words += ", but with one run in some"
-        outcome = "not enough runs"
+        outcome = "undecided"
     else:
         outcome = "holds" if 2 * len(best) > len(columns) else "does not hold"
     lost = sum(cells.diverged(*place) for place in places)
@@ -328,7 +328,7 @@ class _Duel:
     firm: bool = True
 
 
-_AGAINST: tuple[Outcome, ...] = ("holds", "not enough runs", "does not hold")  # by what they say against a claim
+_AGAINST: tuple[Outcome, ...] = ("holds", "undecided", "does not hold")  # by what they say against a claim
 
 
 def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterator[Verdict]:
@@ -366,15 +366,15 @@ def _duel(stated: Values, other: Values, rival: float, metric: Metric, number: i
     none = Compared(None, None, (len(stated), len(other)))
     if spared != 0:
         outcome: Outcome = "holds" if spared < 0 else "does not hold"
-        return _Duel(rival, outcome if min(none.counts) > 1 else "not enough runs", none, lost, (spared, 0.0))
+        return _Duel(rival, outcome if min(none.counts) > 1 else "undecided", none, lost, (spared, 0.0))
     stated, other = finite(stated), finite(other)
     if not stated:
-        return _Duel(rival, "not enough runs", none, lost, (0.0, -inf))
+        return _Duel(rival, "undecided", none, lost, (0.0, -inf))
     compared, strict = (compare(stated, other, confidence) for confidence in confidences(number))
     if compared.interval is None or strict.interval is None:
         ours, theirs = shared(stated, other), shared(other, stated)
         few = Compared(mean(ours) - mean(theirs), None, (len(ours), len(theirs)))
-        return _Duel(rival, "not enough runs", few, lost, (0.0, metric.sign * (mean(ours) - mean(theirs))))
+        return _Duel(rival, "undecided", few, lost, (0.0, metric.sign * (mean(ours) - mean(theirs))))
     outcome = one_sided(compared.interval, compared.counts, lower=metric.lower_is_better)
     firm = one_sided(strict.interval, strict.counts, lower=metric.lower_is_better) == outcome
     return _Duel(rival, outcome, compared, lost, (0.0, metric.sign * compared.interval.difference), firm)
@@ -440,7 +440,7 @@ def _trains(claim: Claim, criterion: Trains, cells: Cells) -> Iterator[Verdict]:
             words = f"{title} trains at {len(trained)} of {len(found)} {what}s at {column.title}"
             words += f", not at {_listed(failed)}" if failed else ""
             words += f"; not run: {_listed(still_open)}" if still_open else ""
-            outcome: Outcome = "does not hold" if failed else "not enough runs" if still_open else "holds"
+            outcome: Outcome = "does not hold" if failed else "undecided" if still_open else "holds"
             least = min(map(len, found.values()))
             compared = Compared(None, None, (least, least))
             yield Verdict.on(claim, outcome, f"{words}.", compared, (title, "", column.title), preliminary=least < FEW)
@@ -465,7 +465,7 @@ def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
                 f"of the {what}s {_listed(found[pair[0]])}{'' if least else ' (not all of them run)'}."
             )
             holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
-            outcome = holds if least else "not enough runs"
+            outcome = holds if least else "undecided"
             compared = Compared(float(len(ours) - len(theirs)), None, (least, least))
             yield Verdict.on(claim, outcome, words, compared, names, preliminary=least < FEW)
 
@@ -534,7 +534,7 @@ def _sentence(
     ending = {
         "holds": f"within the margin of {margin}",
         "does not hold": f"beyond the margin of {margin}",
-        "not enough runs": f"neither within the margin of {margin} nor beyond it",
+        "undecided": f"neither within the margin of {margin} nor beyond it",
     }[outcome]
     return f"The {found}: {ending}."
 

@@ -115,7 +115,7 @@ def test_the_report_has_a_table_curves_and_a_verdict_on_each_comparison(measured
     assert not left_out
     assert len(section.table.columns) == 9
     assert len(section.plots) == 3
-    assert [verdict.outcome for verdict in section.verdicts] == ["not enough runs"] * 5
+    assert [verdict.outcome for verdict in section.verdicts] == ["undecided"] * 5
     assert [row.title for row in section.table.rows] == ["Normal", "WN", "WN, its weights", "PBWN"]
     largest_column = section.table.columns[0]
     runs = result["networks"]["mlp"]["methods"]

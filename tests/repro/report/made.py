@@ -74,7 +74,7 @@ def verdicts(name) -> tuple[Verdict, ...]:
         columns = [column.title for column in table.columns] if position == 0 and table else [""]
         for shift, column in enumerate(columns):
             outcome = OUTCOMES[position % 3]
-            middle = None if outcome == "not enough runs" else position + 0.1 * shift - 0.4
+            middle = None if outcome == "undecided" else position + 0.1 * shift - 0.4
             ends = (None, None) if middle is None else (middle - 0.3, middle + 0.3)
             sentence = f"What the runs say to {claim.name}{shift}: {claim.words}."
             dots = () if middle is None else (middle - 0.1, middle + 0.1)

@@ -202,7 +202,7 @@ def test_of_a_search_that_was_hardly_begun_the_price_of_the_settings_with_runs_i
 
 def test_the_table_of_the_readme_carries_what_has_to_be_known_of_a_test(report, tmp_path):
     text = summary(report)
-    assert "**not enough runs** | 1 holds, 6 undecided | 0 to 3 | short |" in text
+    assert "**undecided** | 1 holds, 6 undecided | 0 to 3 | short |" in text
     assert "*Batch normalisation follows every convolution here" in text
     for method, end in (("pbwn", 0.5), ("pbwn-riem", 0.5), ("normal", 0.1)):
         for plan in plans("figure-2a", seeds=3, method=method, sizes="paper", init="paper", lr=0.3):

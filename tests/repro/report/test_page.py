@@ -177,9 +177,9 @@ def test_the_best_of_ours_is_marked_where_the_paper_marks_its_own():
     ("found", "firm", "outcome"),
     [
         (["holds", "holds"], False, "holds"),
-        (["holds", "not enough runs"], True, "not enough runs"),
-        (["holds", "does not hold", "not enough runs"], True, "does not hold"),
-        (["holds", "does not hold", "not enough runs"], False, "not enough runs"),
+        (["holds", "undecided"], True, "undecided"),
+        (["holds", "does not hold", "undecided"], True, "does not hold"),
+        (["holds", "does not hold", "undecided"], False, "undecided"),
     ],
 )
 def test_a_claim_holds_if_each_comparison_does_and_falls_by_one_that_stands_among_all(found, firm, outcome):
@@ -193,7 +193,7 @@ def test_a_claim_is_preliminary_if_all_that_speaks_for_its_outcome_is():
     few, many = replace(one, preliminary=True), replace(one, preliminary=False)
     assert Decided(one.claim, (few, few)).preliminary
     assert not Decided(one.claim, (few, many)).preliminary
-    assert not Decided(one.claim, (replace(few, outcome="not enough runs"),)).preliminary
+    assert not Decided(one.claim, (replace(few, outcome="undecided"),)).preliminary
 
 
 def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
@@ -243,7 +243,7 @@ def test_the_margin_of_a_claim_is_drawn_too():
         ("table-5-pbwn", "does not hold", "bad", ""),
         ("table-5-riem", "holds", "bad", "it costs time"),
         ("table-5-riem", "does not hold", "good", "good news: it costs less"),
-        ("table-5-riem", "not enough runs", "open", ""),
+        ("table-5-riem", "undecided", "open", ""),
         ("figure-2a-rate", "does not hold", "neutral", ""),
         ("figure-1-scaled", "holds", "neutral", ""),
         ("figure-1-projected", "holds", "good", ""),

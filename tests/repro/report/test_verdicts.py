@@ -17,20 +17,20 @@ ALIKE = Alike(("pbwn", "pbwn-riem"), 0.5)
     ("criterion", "interval", "counts", "outcome"),
     [
         (BETTER, Interval(-0.5, -0.8, -0.2), (2, 2), "holds"),
-        (BETTER, Interval(-0.5, -1.2, 0.2), (9, 9), "not enough runs"),
-        (BETTER, Interval(-0.5, -1.2, 0.2), (2, 5), "not enough runs"),
+        (BETTER, Interval(-0.5, -1.2, 0.2), (9, 9), "undecided"),
+        (BETTER, Interval(-0.5, -1.2, 0.2), (2, 5), "undecided"),
         (BETTER, Interval(0.5, 0.2, 0.8), (2, 2), "does not hold"),
         (Higher(("50",), ("1",)), Interval(0.5, 0.2, 0.8), (3, 3), "holds"),
         (Higher(("50",), ("1",)), Interval(-0.5, -0.8, -0.2), (3, 3), "does not hold"),
         (ALIKE, Interval(0.1, -0.2, 0.4), (3, 3), "holds"),
         (ALIKE, Interval(0.3, 0.1, 0.45), (5, 5), "holds"),
-        (ALIKE, Interval(0.3, 0.05, 0.55), (5, 5), "not enough runs"),
+        (ALIKE, Interval(0.3, 0.05, 0.55), (5, 5), "undecided"),
         (ALIKE, Interval(-0.8, -1.0, -0.6), (5, 5), "does not hold"),
-        (ALIKE, Interval(0.1, -0.7, 0.9), (5, 5), "not enough runs"),
+        (ALIKE, Interval(0.1, -0.7, 0.9), (5, 5), "undecided"),
         (Alike(("a", "b"), 0.1, relative=True), Interval(0.1, -0.2, 0.4), (3, 3), "holds"),
         (NotWorse(("a",), ("b",), 0.5), Interval(-3.0, -9.0, 0.4), (3, 3), "holds"),
         (NotWorse(("a",), ("b",), 0.5), Interval(1.0, 0.6, 1.4), (3, 3), "does not hold"),
-        (NotWorse(("a",), ("b",), 0.5), Interval(0.4, -0.1, 0.9), (3, 3), "not enough runs"),
+        (NotWorse(("a",), ("b",), 0.5), Interval(0.4, -0.1, 0.9), (3, 3), "undecided"),
     ],
 )
 def test_an_interval_decides(criterion, interval, counts, outcome):
@@ -90,7 +90,7 @@ def test_a_part_of_the_settings_is_preliminary_however_many_runs(tmp_path):
     assert (found.outcome, found.preliminary) == ("holds", True)
 
 
-@pytest.mark.parametrize(("worse", "outcome"), [(0.7, "not enough runs"), (5.0, "does not hold")])
+@pytest.mark.parametrize(("worse", "outcome"), [(0.7, "undecided"), (5.0, "does not hold")])
 def test_one_of_many_comparisons_speaks_against_a_claim_only_if_it_stands_among_all(tmp_path, worse, outcome):
     errors = {"normal": 8.0, "wn": 9.0, "pbwn-riem": 8.0 + worse, "pbwn": 7.0, "pbwn-epoch": 7.0}
     for method, error in errors.items():
@@ -105,20 +105,20 @@ def test_one_of_many_comparisons_speaks_against_a_claim_only_if_it_stands_among_
 def test_an_interval_that_contains_zero_speaks_for_neither_side(tmp_path):
     table_3(tmp_path, [7.0, 8.1, 9.2], [8.0, 7.1, 9.3])
     found = verdict(tmp_path, "table-3-better")
-    assert found.outcome == "not enough runs"
+    assert found.outcome == "undecided"
     assert found.sentence.startswith("No significant difference: ")
 
 
 def test_a_single_run_each_is_not_enough_however_far_apart(tmp_path):
     table_3(tmp_path, [1.0], [90.0])
     found = verdict(tmp_path, "table-3-better")
-    assert (found.outcome, found.difference, found.low) == ("not enough runs", -89.0, None)
+    assert (found.outcome, found.difference, found.low) == ("undecided", -89.0, None)
     assert "one run each" in found.sentence
 
 
 def test_one_side_without_runs_is_not_enough(tmp_path):
     write(tmp_path, "table-3", [7.0, 7.1], method="pbwn", depth=20, init="paper")
-    assert verdict(tmp_path, "table-3-better").outcome == "not enough runs"
+    assert verdict(tmp_path, "table-3-better").outcome == "undecided"
 
 
 def test_runs_that_diverged_stand_in_the_sentence(tmp_path):
@@ -163,7 +163,7 @@ def test_what_diverges_does_not_gain_with_depth_and_is_not_the_best_there(tmp_pa
     assert [verdict(tmp_path, *which).outcome for which in (growth, mostly)] == ["holds", "holds"]
     *_, plan = plans("table-3", seeds=4, method="pbwn-epoch", depth=110, init="paper")
     write_run(tmp_path, plan, state="diverged")
-    for which, outcome in ((growth, "does not hold"), (mostly, "not enough runs")):
+    for which, outcome in ((growth, "does not hold"), (mostly, "undecided")):
         found = verdict(tmp_path, *which)
         assert found.outcome == outcome
         assert "diverge" in found.sentence
@@ -196,7 +196,7 @@ def test_where_both_sides_diverge_wholly_the_claim_does_not_hold(tmp_path):
 
 
 def test_two_runs_that_agree_to_the_digit_are_not_enough(tmp_path):
-    for seeds, outcome in ((2, "not enough runs"), (3, "holds")):
+    for seeds, outcome in ((2, "undecided"), (3, "holds")):
         for interval, error in ((1, 1.60), (100, 1.70)):
             for plan in plans("figure-2b", seeds=seeds, interval=interval, sizes="paper"):
                 write_run(tmp_path / str(seeds), plan, errors=(9.0, error + plan.labels["seed"] / 20))
@@ -214,7 +214,7 @@ def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path
     search("normal", [0.001], [1.4, 1.5, 1.6])
     search("pbwn", [0.001, 0.002], [0.9, 1.0, 1.1])
     found = verdict(tmp_path, "table-8-better", **columns)
-    assert found.outcome == "not enough runs"
+    assert found.outcome == "undecided"
     assert found.sentence.endswith("It is the best of 2 and of 1 settings, not the same: no verdict.")
     search("normal", [0.002], [1.4, 1.5, 1.6])
     assert verdict(tmp_path, "table-8-better", **columns).outcome == "holds"
@@ -240,7 +240,7 @@ def test_growth_takes_the_shallowest_and_the_deepest_network(tmp_path):
     table_3(tmp_path, [7.0, 7.1, 7.2], [8.0, 8.1, 8.2], depth=20)
     table_3(tmp_path, [7.0, 7.1, 7.2], [9.0, 9.1, 9.2], depth=32)
     found = verdict(tmp_path, "table-3-grows", column="")
-    assert found.outcome == "not enough runs"
+    assert found.outcome == "undecided"
     assert found.sentence.endswith("is known at Res-20, Res-32; this takes Res-20 and Res-110.")
 
 
@@ -249,7 +249,7 @@ def test_a_claim_on_all_columns_does_not_hold_by_one(tmp_path):
         write(tmp_path, "table-3", [error, error + 0.01, error + 0.02], method=method, depth=20, init="paper")
     found = section(collect(tmp_path), "table-3")
     [better] = [each for each in found.claims if each.claim.name == "table-3-better"]
-    assert (better.outcome, better.counts) == ("not enough runs", {"holds": 6, "not enough runs": 1})
+    assert (better.outcome, better.counts) == ("undecided", {"holds": 6, "undecided": 1})
     assert better.verdicts[-1].sentence.startswith("No runs yet at Res-32, Res-44, Res-56, Res-110")
 
 
@@ -268,7 +268,7 @@ def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
             for plan in plans("figure-2a", seeds=3, method=method, sizes="paper", lr=rate):
                 write_run(tmp_path, plan, losses=(loss, loss + plan.labels["seed"] / 1000))
     found = verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "")
-    assert found.outcome == "not enough runs"
+    assert found.outcome == "undecided"
     assert found.sentence.endswith("It is the best of 3 and of 1 settings, not the same: no verdict.")
 
 
@@ -277,7 +277,7 @@ def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
     [
         ((20, 32, 44), (), "holds", "in 3 of 3 columns."),
         ((20, 32, 44), (56, 110), "holds", "in 3 of 5 columns."),
-        ((20, 32), (44,), "not enough runs", "in 2 of 3 columns; 2 of 5 are open."),
+        ((20, 32), (44,), "undecided", "in 2 of 3 columns; 2 of 5 are open."),
         ((20,), (32, 44, 56), "does not hold", "in 1 of 4 columns."),
     ],
 )
@@ -289,12 +289,12 @@ def test_most_of_all_columns_decide_which_variant_is_mostly_best(tmp_path, best_
     found = verdict(tmp_path / "two", "table-3-epoch", "PBWN-Epoch", "", "")
     assert (found.outcome, found.sentence) == (outcome, f"PBWN-Epoch has the lowest mean {words}")
     if outcome == "holds":
-        assert verdict(tmp_path / "one", "table-3-epoch", "PBWN-Epoch", "", "").outcome == "not enough runs"
+        assert verdict(tmp_path / "one", "table-3-epoch", "PBWN-Epoch", "", "").outcome == "undecided"
 
 
 def test_a_best_rate_is_found_only_when_all_were_tried(tmp_path):
     search(tmp_path, {1.0: (0.7, 0.81), 0.3: (0.1, 0.2), 0.1: (0.39, 0.51), 0.03: (0.9, 1.01)})
-    assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "not enough runs"
+    assert verdict(tmp_path, "figure-2a-rate", "PBWN", "", "").outcome == "undecided"
     search(tmp_path, {0.01: (1.9, 2.01)})
     found = verdict(tmp_path, "figure-2a-rate", "PBWN", "", "0.3 against 0.1")
     assert (found.outcome, found.counts, found.difference) == ("holds", (2, 2), pytest.approx(-0.3))
@@ -316,7 +316,7 @@ def search(root, losses):
         (
             {1.0: (0.1, 0.3, 0.35), 0.3: (0.2, 0.21, 0.22)},
             "1",
-            "not enough runs",
+            "undecided",
             "at 0.3, of 1, 0.3, 0.1, 0.03, 0.01: no ",
         ),
         (
@@ -325,15 +325,15 @@ def search(root, losses):
             "does not hold",
             "at 1, of 1, 0.3, 0.1, 0.03, 0.01: at ",
         ),
-        ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "not enough runs", "with one run each"),
+        ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "undecided", "with one run each"),
         ({1.0: (0.9, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "1", "does not hold", "1 of 3 runs at 0.3 and 0 of 3 at 1 div"),
         (
             {1.0: (None, None), 0.3: (0.2, None)},
             "0.1",
-            "not enough runs",
+            "undecided",
             "1 of 2 runs at 0.3 and 0 of 1 at 0.1 diverged",
         ),
-        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "not enough runs", "lowest final training loss at 0.1"),
+        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "undecided", "lowest final training loss at 0.1"),
     ],
 )
 def test_the_stated_rate_has_to_beat_each_other_one(tmp_path, losses, rival, outcome, words):
