@@ -1330,7 +1330,7 @@ def test_radii_by_pattern_mix_with_initial_ones():
         (
             "large",
             'radius must be a positive number, such as 1.0, "initial", "sqrt-fan-in" or a function of the step; '
-            "found 'large'",
+            "got 'large'",
         ),
     ],
     ids=str,

@@ -141,9 +141,9 @@ def test_rows_on_the_sphere_to_rounding_are_left_bit_for_bit_when_settling(dtype
 
 @pytest.mark.parametrize("length", [0, -1.0, float("nan"), float("inf"), True, "big"])
 def test_a_length_that_is_none_is_refused(length):
-    with pytest.raises(ValueError, match="radius is a positive number"):
+    with pytest.raises(ValueError, match="radius must be a positive number"):
         pbwn.UnitNorm(length)
-    with pytest.raises(ValueError, match="limit is a positive number"):
+    with pytest.raises(ValueError, match="limit must be a positive number"):
         pbwn.MaxNorm(length)
 
 

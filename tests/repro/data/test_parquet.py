@@ -60,7 +60,7 @@ def test_a_lossless_copy_has_the_class_names_of_the_set_and_tells_its_order(tmp_
     assert dataset.classes[:2] == ("airplane", "automobile")
     assert dataset.origin == "parquet files, in an order of their own"
     [entry] = [entry for entry in inventory(cache) if entry.origin == dataset.origin]
-    assert (entry.name, entry.images) == ("cifar10-lossless", "20 train, 10 test")
+    assert (entry.name, entry.contents) == ("cifar10-lossless", "20 train, 10 test")
 
 
 @pytest.mark.parametrize("changed", ["pixel", "label", "one image less"])
