@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from statistics import median
 
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.report.model import Decided, Report, Section, Verdict
-from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, effort, network_cost
+from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, Shown, effort, network_cost
 
 ASSUMPTION = (
     f"GPU hours are the FLOPs of the runs at {TERAFLOPS:g} TFLOP/s, or {1000 * LAYER_SECONDS:g} milliseconds for each "
@@ -26,7 +23,6 @@ ASSUMPTION = (
     "starts their kernels: the other, which a slow processor may double."
 )
 _MOST_SEEDS = 100
-_LINES = 200  # of a run's times: enough for a median
 _NAMED = 6  # so many cells that lack runs are named
 
 
@@ -222,41 +218,15 @@ def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
     alike = [(same[0].config, len(same)) for same in kinds.values()]
     on_gpu = sum(_effort(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
     words = f"about {on_gpu:,.1f} GPU hours" if on_gpu >= 0.1 else "minutes of a GPU"
-    shown = _seconds_of_a_flop(section) if section else {}
-    if not plans or any(_family(config) not in shown for config, _ in alike):
-        return words
-    on_cores = sum(_effort(config).flops * shown[_family(config)] * count for config, count in alike) / 3_600
-    return f"{words}, or {on_cores:,.1f} core-hours at the speed of these runs"
-
-
-def _seconds_of_a_flop(section: Section) -> dict[str, float]:
-    """By family of networks, the seconds that a core took for one FLOP of a training step: the median over the runs."""
-    found: dict[str, list[float]] = {}
-    for path, config, environment in zip(section.runs.path, section.runs.config, section.runs.environment, strict=True):
-        if environment.get("device") == "cpu" and (taken := _seconds_of_a_step(path)):
-            seconds = taken * environment.get("threads", 1)
-            found.setdefault(_family(config), []).append(seconds / _effort(config).step_flops)
-    return {family: median(times) for family, times in found.items()}
-
-
-@cache
-def _seconds_of_a_step(path: Path) -> float | None:
-    """What a step of a run took: the median over its lines, as it may have had to wait for others."""
-    try:
-        lines = (path / "timing.jsonl").read_text().splitlines()[:_LINES]
-        return median(float(json.loads(line)["seconds"]) for line in lines)
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def _family(config: RunConfig) -> str:
-    """A network's name without its size: those of a family take about as long for a FLOP.
-
-    >>> from types import SimpleNamespace
-    >>> _family(SimpleNamespace(model="resnet-110"))
-    'resnet'
-    """
-    return re.sub(r"-\d.*", "", config.model)
+    runs = section.runs[["path", "config", "environment"]].itertuples(index=False) if section else ()
+    shown = Shown(runs, _effort)
+    on_cores = 0.0
+    for config, count in alike:
+        seconds = shown.seconds_of_a_flop(config)
+        if seconds is None:
+            return words
+        on_cores += _effort(config).flops * seconds * count / 3_600
+    return f"{words}, or {on_cores:,.1f} core-hours at the speed of these runs" if plans else words
 
 
 @cache

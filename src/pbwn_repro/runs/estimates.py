@@ -7,12 +7,13 @@ shown, or that a short test of this machine shows.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -205,16 +206,16 @@ class Speeds:
         return flops / self._probed("convolutional", "cpu")
 
     def _seconds(self, config: RunConfig, work: Effort) -> float:
-        """As runs with this network have shown, or as the machine's test shows."""
-        shown = self._shown.get(_network(config))
+        """As runs with this network or its family have shown, or as the machine's test shows."""
+        shown = self._shown.seconds_of_a_flop(config)
         if shown:
-            return work.flops / (work.step_flops / config.batch_size / statistics.median(shown))
+            return work.flops * shown
         speed = self._probed("linear" if config.model in _LINEAR else "convolutional", self.device)
         return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
 
     @cached_property
-    def _shown(self) -> dict[str, list[float]]:
-        return _shown_speeds(self.out, self.device)
+    def _shown(self) -> Shown:
+        return Shown(_runs_below(self.out), self.effort, self.device)
 
     def _probed(self, kind: str, device: str) -> float:
         """FLOP/s of a core, or of a GPU."""
@@ -268,22 +269,58 @@ def _probe(kind: str, device: str) -> float:
     return cost(model.to("cpu"), shape[1:], batch_size=shape[0]).step / min(taken)
 
 
-def _shown_speeds(out: Path, device: str) -> dict[str, list[float]]:
-    """Seconds that one image of a step took on one core, by network, a number for each run below `out`."""
-    shown: dict[str, list[float]] = {}
+class Shown:
+    """How fast finished runs were: the seconds that a core, or a GPU, took for one FLOP of a training step.
+
+    runs: their folders, configurations and environments.
+    effort: what a configuration amounts to.
+    """
+
+    def __init__(
+        self,
+        runs: Iterable[tuple[Path, RunConfig, Mapping[str, Any]]],
+        effort: Callable[[RunConfig], Effort],
+        device: str = "cpu",
+    ) -> None:
+        self._by_name: dict[str, list[float]] = {}
+        for path, config, environment in runs:
+            if (environment.get("device") == "cpu") == (device == "cpu") and (taken := _seconds_of_a_step(path)):
+                cores = environment.get("threads", 1) if device == "cpu" else 1
+                seconds = taken * cores / effort(config).step_flops
+                for name in (_network(config), _family(config)):
+                    self._by_name.setdefault(name, []).append(seconds)
+
+    def seconds_of_a_flop(self, config: RunConfig) -> float | None:
+        """As runs with the same network have shown, or else those of its family; None if there are none."""
+        shown = self._by_name.get(_network(config)) or self._by_name.get(_family(config))
+        return statistics.median(shown) if shown else None
+
+
+@cache
+def _seconds_of_a_step(path: Path) -> float | None:
+    """What a step of a run took: the median over its lines, as it may have had to wait for others."""
+    try:
+        lines = (path / "timing.jsonl").read_text().splitlines()[:_LINES]
+        return statistics.median(float(json.loads(line)["seconds"]) for line in lines)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # a damaged or an empty run shows nothing
+
+
+def _runs_below(out: Path) -> Iterator[tuple[Path, RunConfig, Mapping[str, Any]]]:
     for path in sorted(out.glob("*/**/timing.jsonl")):
         folder = RunFolder(path.parent)
-        try:
-            config = read_config(folder.read_fields())
-            made_with = json.loads(folder.environment.read_text())
-            lines = [json.loads(line) for line in path.read_text().splitlines()[1:_LINES]]
-            taken = statistics.median(line["seconds"] for line in lines)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # a damaged or an empty run shows nothing
-        if (made_with.get("device") == "cpu") == (device == "cpu"):
-            threads = made_with.get("threads", 1) if device == "cpu" else 1
-            shown.setdefault(_network(config), []).append(taken * threads / config.batch_size)
-    return shown
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged run shows nothing
+            yield folder.path, read_config(folder.read_fields()), json.loads(folder.environment.read_text())
+
+
+def _family(config: RunConfig) -> str:
+    """A network's name without its size: those of a family take about as long for a FLOP.
+
+    >>> from types import SimpleNamespace
+    >>> _family(SimpleNamespace(model="resnet-110"))
+    'resnet'
+    """
+    return re.sub(r"-\d.*", "", config.model)
 
 
 def _network(config: RunConfig) -> str:
