@@ -54,7 +54,8 @@ CONDITIONING = MeasuredArtefact(
         "The condition number of a network's Hessian is infinite, because the loss is flat in many directions: the "
         "ratio of the largest to the tenth eigenvalue (smoke: the third) stands for it.",
         "For PBWN the Hessian is that between directions tangent to the spheres: a step along a weight is undone.",
-        "For WN the Hessian with respect to the weights that it computes stands beside, as 'WN, its weights'.",
+        "For WN the Hessian with respect to the weights that it computes stands beside, as 'WN, its weights'. A "
+        "layer's gradient is that of its direction and scale together.",
         "The MLP trains for 5 epochs, the residual network for 2, the second with a tenth of the rate: all 18 runs and "
         "their spectra then take a core about two hours, and the end is not that of a network that has converged.",
     ),

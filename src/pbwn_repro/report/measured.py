@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
-from math import inf, isclose, isfinite, log
+from math import hypot, inf, isclose, isfinite, log, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -179,6 +179,7 @@ def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sectio
             tuple(
                 _seen_curve(row, result["moments"], [seen[network, row.key, kind, moment] for moment in moments])
                 for row in rows
+                if row.key != WN_WEIGHTS or kind != "gradients"
             ),
             y_log=True,
             main=kind == "spectrum",
@@ -208,15 +209,29 @@ def _title(name: str) -> str:
 
 
 def _seen(found: Mapping[str, Any], name: str, kind: str) -> float:
-    """One number of a run at a moment; infinite where the spectrum's top is not positive."""
-    if kind == "gradients":
-        norms = [norm for norm in found["gradient_norms"].values() if norm > 0]
-        return float(max(norms) / min(norms))
+    """One number of a run at a moment; infinite where the spectrum's top is not positive, NaN where none was taken."""
     of_weights = name == WN_WEIGHTS
+    if kind == "gradients":
+        norms = [norm for norm in _layer_norms(found["gradient_norms"]) if norm > 0]
+        return nan if of_weights else max(norms) / min(norms)
     values = found["weight_eigenvalues"] if of_weights else found.get("tangent_eigenvalues", found["eigenvalues"])
     if kind == "largest":
         return float(values[0])
     return float(values[0] / values[-1]) if values[-1] > 0 else inf
+
+
+def _layer_norms(norms: Mapping[str, float]) -> list[float]:
+    """The norm of each layer's gradient: WN has two parameters in place of a weight, which belong together.
+
+    >>> proxy = "1.parametrizations.weight.original"
+    >>> _layer_norms({"0.weight": 2.0, f"{proxy}0": 3.0, f"{proxy}1": 4.0})
+    [2.0, 5.0]
+    """
+    layers: dict[str, list[float]] = {}
+    for name, norm in norms.items():
+        layer, parametrized, _ = name.partition(".parametrizations.")
+        layers.setdefault(layer if parametrized else name.rpartition(".")[0], []).append(norm)
+    return [hypot(*each) for each in layers.values()]
 
 
 def _seen_curve(row: Row, moments: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:

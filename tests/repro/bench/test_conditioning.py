@@ -125,6 +125,11 @@ def test_the_report_has_a_table_curves_and_a_verdict_on_each_comparison(measured
     last = runs["normal"][0][-1]["gradient_norms"].values()
     [column] = [each for each in section.table.columns if each.metric == "gradients" and each.value == "mlp 2"]
     assert math.isclose(section.table.cells["normal", column].ours.mean, max(last) / min(last))
+    proxies = runs["wn"][0][-1]["gradient_norms"]
+    assert len(proxies) == 2 * len(last)  # a direction and a scale for each weight, which are one layer's gradient
+    layers = [math.hypot(*pair) for pair in zip(*[iter(proxies.values())] * 2, strict=True)]
+    assert math.isclose(section.table.cells["wn", column].ours.mean, max(layers) / min(layers))
+    assert section.table.cells["wn-weights", column].ours is None
 
 
 def test_the_protocol_is_plain_json_at_every_scale():
