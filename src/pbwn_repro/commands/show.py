@@ -107,13 +107,12 @@ def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
     console.print()
     for note in section.notes:
         console.print(f"· {escape(note)}")
-    done = [section.measurement] if section.measurement else list(section.runs.path) if len(section.runs) else []
-    states = {"done": done, "diverged": section.diverged, "unfinished": section.unfinished}
-    lines = [(state, str(path.relative_to(out))) for state, paths in states.items() for path in paths]
+    done = 1 if section.measurement else len(section.runs)
+    states = {"done": done, "diverged": len(section.diverged), "unfinished": len(section.unfinished)}
+    counts = [f"{count} {state}" for state, count in states.items() if count]
     if section.missing:
-        lines.append(("missing", f"{len(section.missing)}: {command(section)}"))
-    for state, words in lines:
-        console.print(f"[dim]{state:>10}[/dim]  {escape(words)}", soft_wrap=True)
+        counts.append(f"{len(section.missing)} missing: {command(section)}")
+    console.print(f"[dim]runs: {escape(', '.join(counts))}[/dim]", soft_wrap=True)
 
 
 def _paper(console: Console, numbers: Any) -> None:
