@@ -14,7 +14,7 @@ demo: .venv/repro.stamp  ## train on the embedded digits with each method, and s
 test: .venv/test.stamp  ## the tests that every change has to pass: a few minutes
 	$(PYTEST) -n 2 --dist worksteal -m "not long"
 
-test-all: .venv/test.stamp  ## the rest of the tests: every artefact and method, storms of kills, Ray, compilers, the site
+test-all: .venv/test.stamp  ## the rest of the tests: every artefact and method, repeated kills, Ray, compilers, the site
 	$(PYTEST) -n 2 --dist worksteal -m long
 
 lint: .venv/test.stamp  ## ruff: style and format

@@ -69,7 +69,7 @@ def test_the_first_code_is_a_training_loop_with_an_import_and_one_added_line_and
     first, *others = snippets(README, "diff")
     assert not others
     added = [line for line in first.splitlines() if line.startswith("+")]
-    assert added == ["+ import pbwn", "+ projection = pbwn.attach(model, optimizer)"]
+    assert added == ["+ projection = pbwn.attach(model, optimizer)"]
     names = model_and_data()
     exec("\n".join(line[2:] for line in first.splitlines()), names)
     assert names["projection"].check().ok

@@ -93,7 +93,7 @@ def test_get_looks_at_the_given_files_even_if_the_set_is_in_the_cache(pbwn, tmp_
     monkeypatch.setattr("pbwn_repro.data.loading.KNOWN_SETS", {**KNOWN_SETS, "tiny": known})
     code, out, _ = pbwn("data", "get", "tiny", "--data-dir", tmp_path)
     assert (code, out.splitlines()[0]) == (0, "tiny: 1 train; 10 classes; from your files; verified")
-    assert "tiny: all right" in pbwn("data", "check", "tiny")[1]
+    assert "tiny: all checks passed" in pbwn("data", "check", "tiny")[1]
     assert "tiny" in pbwn("data", "list")[1]
     (tmp_path / "images").write_bytes(b"damaged")
     code, _, err = pbwn("data", "get", "tiny", "--data-dir", tmp_path)

@@ -89,7 +89,7 @@ def test_a_dry_run_names_every_run_and_writes_nothing(here, tmp_path):
     assert code == 0
     assert said.count("table-3") == 10
     assert "10 of 10 runs left to do at the scale smoke" in said
-    assert "MB on the disk" in said
+    assert "MB on disk" in said
     assert "figure-1 is passed over: no run of it has depth=20" in warned
     assert not (tmp_path / "runs").exists()
 

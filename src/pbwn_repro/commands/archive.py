@@ -17,6 +17,6 @@ def archive(
 
     done = keep(runs, target)
     typer.echo(
-        f"{target}: {done.new} new, {done.known} there already, {done.unfinished} unfinished and left out; "
+        f"{target}: {done.new} new, {done.known} already there, {done.unfinished} unfinished and left out; "
         f"{done.bytes / 1e6:,.1f} MB in all"
     )

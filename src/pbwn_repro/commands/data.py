@@ -72,4 +72,4 @@ def check(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None) -> N
     if wrong:
         typer.echo(f"{name}: {wrong} of the above are wrong", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{name}: all right")
+    typer.echo(f"{name}: all checks passed")

@@ -41,7 +41,7 @@ def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
     console.print(
         f"\n'Done' counts the runs in the folder {out}. Times are estimates for {where} of this machine, from the runs "
         "in that folder or else from a short speed test. Where this machine would need days, GPU hours are given, "
-        f"for one current GPU ({TERAFLOPS:g} TFLOP/s). Runs that several entries share are made once.\n"
+        f"for one current GPU ({TERAFLOPS:g} TFLOP/s). Runs that entries share are done only once.\n"
         "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
         markup=False,
     )

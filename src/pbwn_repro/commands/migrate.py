@@ -39,7 +39,7 @@ def migrate(
 
 _PHRASES = {
     "migrated": "migrated",
-    "known": "there already",
+    "known": "already there",
     "current": "in the present format",
     "other": "of other kinds, untouched",
     "left": "left",

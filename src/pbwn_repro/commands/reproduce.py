@@ -160,7 +160,7 @@ def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     say(
         console,
         f"\n{len(left)} of {len(items)} runs left to do {where}: about {duration(seconds)} with "
-        f"{places.count} at a time, {megabytes:,.0f} MB on the disk. Nothing was written.",
+        f"{places.count} at a time, {megabytes:,.0f} MB on disk. Nothing was written.",
     )
 
 

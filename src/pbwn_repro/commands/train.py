@@ -139,5 +139,5 @@ def _show(config: Any, dataset: Any, folder: Any, place: Any, speeds: Any) -> No
     print(training.projection or "no weight is constrained by a projection")
     print(
         f"\n{training.total_steps:,} steps, about {duration(estimate.seconds)} on one core or GPU of this machine; "
-        f"{estimate.bytes / 1e6:,.0f} MB on the disk\n{folder.path} ({folder.state})"
+        f"{estimate.bytes / 1e6:,.0f} MB on disk\n{folder.path} ({folder.state})"
     )

@@ -65,7 +65,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(here, tmp_path):
     assert '"method": "pbwn"' in out
     assert "features.0.weight" in out
     assert "6 steps, about " in out
-    assert "MB on the disk" in out
+    assert "MB on disk" in out
     assert not (tmp_path / "runs").exists()
 
 

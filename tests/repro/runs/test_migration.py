@@ -166,7 +166,7 @@ def test_a_copy_of_what_is_there_already_goes(here, finished, tmp_path):
     copy_as_version_1(finished, tmp_path)
     shutil.copytree(finished, tmp_path / finished.name)
     code, said, _ = here("migrate", tmp_path)
-    assert (code, said.splitlines()[-1]) == (0, "1 there already, 1 in the present format")
+    assert (code, said.splitlines()[-1]) == (0, "1 already there, 1 in the present format")
     assert [path.name for path in tmp_path.iterdir()] == [finished.name]
 
 
