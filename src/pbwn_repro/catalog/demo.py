@@ -10,7 +10,7 @@ from pbwn_repro.catalog.cifar import ERROR
 
 RATES = (1.0, 0.3, 0.1, 0.03)
 METHODS = ("normal", "pbwn", "unit-start")
-NETWORKS = {"none": "Without normalisation", "batch": "With batch normalisation"}
+NETWORKS = {"none": "without normalisation", "batch": "with batch normalisation"}
 
 
 def _axes(scale: Scale) -> tuple[Axis, ...]:

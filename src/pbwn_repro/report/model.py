@@ -130,7 +130,7 @@ class Table:
 class Curve:
     """A line with a band from low to high. `diverged` are the places where runs diverged, which are in no mean.
 
-    `dots` are single runs, (place, value).
+    `lost` says of each how many, such as '1 of 5'; `dots` are single runs, (place, value).
     """
 
     row: Row
@@ -141,6 +141,7 @@ class Curve:
     count: int
     diverged: tuple[float, ...] = ()
     dots: tuple[tuple[float, float], ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
