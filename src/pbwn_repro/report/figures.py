@@ -149,7 +149,7 @@ def _draw_curves(plot: Plot) -> Figure:
 
 
 def _fill_with_curves(figure: Figure, plots: Sequence[Plot], margins: Mapping[str, float]) -> list[Axes]:
-    """A panel for each plot, side by side; above them a band for runs that diverged, which have no value on the axis."""
+    """A panel for each plot, side by side, and above each a band for runs that diverged: these have no value."""
     lost = _diverging(plots)
     heights = [0.19 * len(lost), 2.2] if lost else [2.2]
     grid = figure.subplots(
