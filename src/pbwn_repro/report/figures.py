@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pbwn_repro.report.model import Curve, Plot, Section, Table
+from pbwn_repro.report.model import ALPHA, Curve, Plot, Section, Table
 from pbwn_repro.report.palette import GRID, INK, LEVELS, METHODS, MUTED, PAPER, SOLID, Stroke, strokes, tones
+from pbwn_repro.report.statistics import significant
 
 if TYPE_CHECKING:  # matplotlib takes a second to import, and a report without figures does not need it
     from matplotlib.axes import Axes
@@ -33,9 +34,8 @@ _LINE = 0.062  # the height of a line of text, as a share of the frame's
 _LETTER = 0.078  # inches that a letter is wide
 _ACROSS = 3  # panels side by side
 _BESIDE = 0.03  # share of the width that dots need beside the first and the last place
-_ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 _CONDITIONS = (
-    ("general", f"at ({_ALPHA} w₁, w₂ / {_ALPHA})", METHODS["normal"]),
+    ("general", f"at ({ALPHA} w₁, w₂ / {ALPHA})", METHODS["normal"]),
     ("projected", "after projection", METHODS["pbwn"]),
 )
 
@@ -125,7 +125,7 @@ def of_plot(plot: Plot) -> Drawing:
     if any(curve.diverged for curve in plot.curves):
         title += "; a cross where runs diverged"
     parts = [
-        f"{curve.row.title} goes from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} "
+        f"{curve.row.title} goes from {significant(curve.mean[0])} to {significant(curve.mean[-1])} "
         f"({curve.count} {'run' if curve.count == 1 else 'runs'}"
         + "".join(f"; {share} diverged at {place:g}" for share, place in zip(curve.lost, curve.diverged, strict=True))
         + ")"
@@ -333,7 +333,7 @@ def of_table(table: Table, name: str, *, paper: bool) -> Drawing:
     """The drawing of a table; `paper` says whether its numbers can be shown on the same axis."""
     titles = {row.key: row.title for row in table.rows}
     seen = [
-        f"{titles[row]}, {column.title}: {cell.ours.mean:.3g}"
+        f"{titles[row]}, {column.title}: {significant(cell.ours.mean)}"
         for (row, column), cell in table.cells.items()
         if cell.ours and cell.ours.values
     ]
@@ -407,21 +407,21 @@ def _draw_dots(table: Table, *, paper: bool) -> Figure:
 
 def of_surfaces(found: Mapping[str, Any], name: str) -> list[Drawing]:
     """The drawings of a measured landscape."""
-    titles = "; ".join(f"{surface['title']} (alpha = {surface['alpha']:g})" for surface in found["surfaces"])
+    titles = "; ".join(f"{surface['title']} ({ALPHA} = {surface['alpha']:g})" for surface in found["surfaces"])
     shown = [found[part]["condition"]["measured"] for part, _, _ in _CONDITIONS]
-    ends = [f"{values[0]:.3g} to {values[-1]:.3g}" for values in shown]
+    ends = [f"{significant(values[0])} to {significant(values[-1])}" for values in shown]
     return [
         Drawing(
             f"{name}-landscapes",
-            "Error landscapes: the stronger a colour stands out, the lower the error; the line is the curve of minima",
+            "Error landscapes: stronger colours mean lower error; the line is the curve of minima",
             f"Contours of the loss over both weights: {titles}.",
             lambda: _draw_surfaces(found["surfaces"]),
         ),
         Drawing(
             f"{name}-conditioning",
-            "Condition number of the Hessian as one weight grows by alpha and the other shrinks by it; lines: closed "
-            "form, dots: measured by automatic differentiation",
-            f"As alpha grows from 1 to {found['alpha'][-1]:g} the condition number goes from {ends[0]}; after "
+            f"Condition number of the Hessian as one weight grows by {ALPHA} and the other shrinks by it; lines: "
+            "closed form, dots: measured by automatic differentiation",
+            f"As {ALPHA} grows from 1 to {found['alpha'][-1]:g} the condition number goes from {ends[0]}; after "
             f"projection from {ends[1]}.",
             lambda: _draw_conditioning(found),
         ),
@@ -460,7 +460,7 @@ def _draw_conditioning(found: Mapping[str, Any]) -> Figure:
 
     figure = Figure(figsize=(WIDTH, 2.7))
     axes = figure.subplots(gridspec_kw=_margins(2.7, left=0.5))
-    _frame(axes, _ALPHA, "condition number")
+    _frame(axes, ALPHA, "condition number")
     for part, label, stroke in _CONDITIONS:
         values, colour = found[part]["condition"], stroke.tone.light
         dashes, width = stroke.dashes, stroke.width

@@ -148,7 +148,8 @@ def _summary(section: Section, key: str, column: Column) -> Summary | None:
 def _percent(summary: Summary) -> str:
     """The mean, and the median where a few failed runs carry the mean."""
     apart = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
-    return f"{summary.mean:.2f} %" + (f" (median {summary.median:.2f} %)" if apart else "")
+    decimals = 2 if summary.decimals is None else min(2, summary.decimals)
+    return f"{summary.mean:.{decimals}f} %" + (f" (median {summary.median:.2f} %)" if apart else "")
 
 
 def _of_the_paper(section: Section, column: Column) -> str:

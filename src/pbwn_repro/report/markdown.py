@@ -66,26 +66,32 @@ _HEADER = (
 
 
 def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False, fixed: bool = False) -> str:
-    """Ours as in `7.94 ± 0.16 (5)`; a dash where nothing was run."""
+    """Ours as in `7.94 ± 0.16 (5)`, with no more decimals than the spread leaves; a dash where nothing was run."""
     if summary is None:
         return "-"
     lost = f"{summary.diverged} diverged" if summary.diverged else ""
     if not summary.values:
         return lost
     counted = ", ".join(part for part in (str(summary.count), lost) if part)
-    middle = f", median {_with_spread(summary.median, None, decimals)}" if median and summary.count > 1 else ""
-    return f"{_with_spread(summary.mean, summary.deviation, decimals, fixed=fixed)}{middle} ({counted})"
+    most = _decimals(summary.mean, decimals, fixed=fixed)
+    known = most if summary.decimals is None else min(most, summary.decimals)
+    spread = "" if summary.deviation is None else f" ± {summary.deviation:.{known}f}"
+    # A failed run carries mean and spread, and leaves the median where it is.
+    middle = f", median {summary.median:.{most}f}" if median and summary.count > 1 else ""
+    return f"{summary.mean:.{known}f}{spread}{middle} ({counted})"
 
 
 def paper_text(number: Number | None, *, fixed: bool = False) -> str:
     """The paper's as it prints it; a dash where it has none."""
     if number is None:
         return "-"
-    return number.text or _with_spread(number.value, number.spread, number.decimals, fixed=fixed)
+    decimals = _decimals(number.value, number.decimals, fixed=fixed)
+    spread = "" if number.spread is None else f" ± {number.spread:.{decimals}f}"
+    return number.text or f"{number.value:.{decimals}f}{spread}"
 
 
 def texts(cell: Cell, *, median: bool = False, fixed: bool = False) -> tuple[str, str]:
-    """Ours and the paper's, with as many decimals as the paper prints."""
+    """Ours and the paper's, with at most as many decimals as the paper prints."""
     decimals = cell.paper.decimals if cell.paper else 2
     return ours_text(cell.ours, decimals, median=median, fixed=fixed), paper_text(cell.paper, fixed=fixed)
 
@@ -181,12 +187,11 @@ def _escape(words: str) -> str:
     return words.replace("%", r"\%").replace("_", r"\_").replace("&", r"\&")
 
 
-def _with_spread(middle: float, spread: float | None, decimals: int, *, fixed: bool = False) -> str:
-    """Both with the same number of decimals, or as many as a small number needs."""
-    size = abs(middle)
-    if 0 < size < 0.1 and not fixed:
-        decimals = max(decimals, min(12, 2 - math.floor(math.log10(size))))
-    return f"{middle:.{decimals}f}" + ("" if spread is None else f" ± {spread:.{decimals}f}")
+def _decimals(value: float, decimals: int, *, fixed: bool) -> int:
+    """So many decimals, or as many as a small number needs."""
+    if 0 < abs(value) < 0.1 and not fixed:
+        return max(decimals, min(12, 2 - math.floor(math.log10(abs(value)))))
+    return decimals
 
 
 # --- the report

@@ -37,6 +37,7 @@ from pbwn_repro.report.markdown import (
 )
 from pbwn_repro.report.missing import ASSUMPTION, command, missing, needed
 from pbwn_repro.report.model import (
+    MEANINGS,
     OUTCOMES,
     Decided,
     Meaning,
@@ -106,6 +107,7 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
             sections=_views(report, drawn),
             overview=overview(report),
             tallies=tallies(report),
+            meanings=MEANINGS,
             findings=findings(report)[:3] if tallies(report) else [],
             runs=len({path for section in report.sections for path in section.runs.path}),
             environments=environments(report),
@@ -259,6 +261,7 @@ def _templates() -> Environment:
         "plural": plural,
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
         "signed": signed,
+        "together": lambda text: re.sub(r" (?=[%±])|(?<=±) |(?<=median) ", "\N{NO-BREAK SPACE}", text),
         "texts": lambda cell, table: texts(cell, median=table.medians, fixed=table.fixed),
     }
     return templates

@@ -26,7 +26,7 @@ from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean
+from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean, significant
 from pbwn_repro.report.verdicts import difference_in_words, verdicts
 from pbwn_repro.tasks import metric_of
 
@@ -357,7 +357,7 @@ def _good_ranges(cells: Cells) -> list[str]:
         unit = f" {cells.metric.unit}" if cells.metric.unit else ""
         tried = ", ".join(f"{rate:g}" for rate in sorted(cells.tried(row.key, column.value, "lr")))
         found.append(
-            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({best:.3g}{unit}) at the {words}, "
+            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({significant(best)}{unit}) at the {words}, "
             f"of {tried}."
         )
     return found

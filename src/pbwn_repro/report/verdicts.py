@@ -48,6 +48,7 @@ from pbwn_repro.report.statistics import (
     paired,
     runs,
     shared,
+    significant,
     span,
 )
 
@@ -196,9 +197,11 @@ def _beside(criterion: Comparison, row: str, against: str, column: Column, cells
     values = [list(cells.values(key, other).values()) for key in (row, against)]
     if not all(values):
         return ""
-    ours, theirs = map(mean, values)
-    names = METRICS[criterion.beside].words
-    return f"The {names}: {digits(ours)} of {cells.title(row)}, {digits(theirs)} of {cells.title(against)}."
+    ours, theirs = (
+        f"{significant(mean(found), 2)} for {cells.title(key)}"
+        for key, found in zip((row, against), values, strict=True)
+    )
+    return f"The {METRICS[criterion.beside].words}: {ours}, {theirs}."
 
 
 def _with_search(
@@ -461,8 +464,9 @@ def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
             names = (cells.title(pair[0]), cells.title(pair[1]), column.title)
             words = (
                 f"At {column.title}, {names[0]} is within {criterion.margin:g} {metric.points} of the {metric.lowest} "
-                f"{metric.words} ({best:.3g}) at {_listed(ours) or 'none'}, {names[1]} at {_listed(theirs) or 'none'}, "
-                f"of the {what}s {_listed(found[pair[0]])}{'' if least else ' (not all of them run)'}."
+                f"{metric.words} ({significant(best)}) at {_listed(ours) or 'none'}, {names[1]} at "
+                f"{_listed(theirs) or 'none'}, of the {what}s {_listed(found[pair[0]])}"
+                f"{'' if least else ' (not all of them run)'}."
             )
             holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
             outcome = holds if least else "undecided"

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,9 +15,10 @@ from pbwn_repro.exit_codes import USAGE, exit_code
 from pbwn_repro.report.figures import MINUS, of_plot, spread
 from pbwn_repro.report.forest import AGAINST, FOR, forest
 from pbwn_repro.report.markdown import texts, without_literature
-from pbwn_repro.report.model import Cell, Curve, Decided, Plot, Row, Verdict, good_news, meaning
+from pbwn_repro.report.model import MEANINGS, Cell, Curve, Decided, Plot, Row, Verdict, good_news, meaning
 from pbwn_repro.report.page import best, overview, page, signed, tallies, write_files
 from pbwn_repro.report.palette import METHODS, strokes, tones
+from pbwn_repro.report.sections import collect
 from repro.report.made import curves, rendered, report, table_of, verdicts
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -252,6 +254,23 @@ def test_the_margin_of_a_claim_is_drawn_too():
 def test_the_colour_of_a_verdict_is_what_it_means_to_a_user(name, outcome, means, news):
     [claim] = [claim for artefact in ARTEFACTS.values() for claim in artefact.claims if claim.name == name]
     assert (meaning(claim, outcome), good_news(claim, outcome)) == (means, news)
+
+
+def test_the_legend_says_what_each_colour_means(whole, text):
+    counted = [key for tally in tallies(whole).values() for key in tally]
+    assert {means for _, means in counted} >= {"good", "open"}
+    for outcome, means in counted:
+        shown = re.findall(rf'<li class="{means}">\d+ ([^<]+)</li>', text)
+        assert shown
+        if outcome != "undecided":
+            assert all(line.endswith(f"({MEANINGS[means]})") for line in shown)
+
+
+def test_the_number_of_a_card_is_not_torn_from_its_unit():
+    shown = page(collect(Path(__file__).parents[3] / "results"))
+    cards = shown[shown.index('<ul class="cards"') : shown.index("</ul>", shown.index('<ul class="cards"'))]
+    assert "1.19\N{NO-BREAK SPACE}% (median\N{NO-BREAK SPACE}0.90\N{NO-BREAK SPACE}%)" in cards
+    assert not re.search(r"\d %| ± ", cards)
 
 
 def test_the_overview_has_each_claim_once_with_a_verdict_for_each_section(whole):
