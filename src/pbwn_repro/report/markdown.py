@@ -20,6 +20,7 @@ from pbwn_repro.report.model import (
     Summary,
     Table,
     Verdict,
+    claims_tested,
     heading,
     in_words,
     plural,
@@ -217,17 +218,20 @@ def whole(report: Report) -> str:
 
 
 def overview(report: Report) -> str:
-    """A line for each verdict: claim, comparison, outcome, interval, runs, scale; of variants where there is one."""
+    """Each claim once, below it its comparisons: outcome, interval, runs, scale; of variants those that were run."""
     lines = [
-        "| claim | comparison | verdict | difference, 95 % interval | n | scale | paper |",
-        "|---|---|---|---:|---:|---|---:|",
+        "| claim and comparisons | verdict | difference, 95 % interval | n | scale | paper |",
+        "|---|---|---:|---:|---|---:|",
     ]
-    lines += [
-        _line(section, verdict)
-        for section in report.sections
-        for verdict in section.verdicts
-        if not section.variant or verdict.difference is not None  # of variants, what was run alone
-    ]
+    for number, claims in claims_tested(report.sections).items():
+        for each in claims:
+            compared = [
+                _line(section, verdict)
+                for section, decided in each.sections
+                for verdict in decided.verdicts
+                if not section.variant or verdict.difference is not None
+            ]
+            lines += [f"| **{number}: {each.claim.words}** | | | | | |", *compared] if compared else []
     return "\n".join(lines) + f"\n\n{comparisons(report)}\n"
 
 
@@ -244,21 +248,24 @@ def comparisons(report: Report) -> str:
 def summary(report: Report) -> str:
     """A line for each claim of the paper: what its comparisons say together, their number, n, and the scale.
 
-    What has to be known about a test stands with it.
+    What has to be known about a test stands with it. A claim that was tested at several scales has a line for each, and
+    stands in the first.
     """
     lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
-    for section in report.sections:
-        for decided in () if section.variant else section.claims:
-            sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
-            notes = [f"*{each}*" for each in (decided.claim.note, decided.beside) if each]
-            cells = (
-                f"{section.number}: {decided.claim.words}{'. ' if notes else ''}{' '.join(notes)}",
-                f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
-                counted(decided),
-                " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
-                section.scale,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+    for number, claims in claims_tested(section for section in report.sections if not section.variant).items():
+        for each in claims:
+            words = f"{number}: {each.claim.words}"
+            for place, (section, decided) in enumerate(each.sections):
+                notes = [f"*{note}*" for note in ("" if place else each.claim.note, decided.beside) if note]
+                sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
+                cells = (
+                    ". ".join(filter(None, ["" if place else words, " ".join(notes)])),
+                    f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
+                    counted(decided),
+                    " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
+                    section.scale,
+                )
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -335,7 +342,6 @@ def _line(section: Section, verdict: Verdict) -> str:
     compared = " against ".join(part for part in (verdict.row, verdict.against) if part)
     paper = verdict.paper
     cells = (
-        f"{section.number}: {verdict.claim.words}",
         ", ".join(part for part in (compared, verdict.column) if part) or "-",
         f"**{_outcome(verdict)}**",
         _interval(verdict.difference, verdict.low, verdict.high),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
@@ -375,6 +375,25 @@ class Report:
     def shown(self) -> list[Section]:
         """The sections that have something to show."""
         return [section for section in self.sections if section.is_shown]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim with what each section says to it: the artefact at a scale, and its variants."""
+
+    claim: Claim
+    sections: tuple[tuple[Section, Decided], ...]
+
+
+def claims_tested(sections: Iterable[Section]) -> dict[str, list[Tested]]:
+    """By the number of the table or figure, each claim once."""
+    found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
+    for section in sections:
+        for decided in section.claims:
+            found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
+    return {
+        number: [Tested(claim, tuple(places)) for claim, places in claims.items()] for number, claims in found.items()
+    }
 
 
 def heading(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from markupsafe import Markup, escape
 import pbwn
 from pbwn_repro.catalog import SCALES
 from pbwn_repro.catalog.artefact import Column
-from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.figures import MINUS, Drawing, drawings
@@ -39,12 +37,12 @@ from pbwn_repro.report.missing import ASSUMPTION, command, missing, needed
 from pbwn_repro.report.model import (
     MEANINGS,
     OUTCOMES,
-    Decided,
     Meaning,
     Outcome,
     Report,
     Section,
     Table,
+    claims_tested,
     good_news,
     heading,
     in_words,
@@ -105,7 +103,7 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
         .get_template("page.html")
         .render(
             sections=_views(report, drawn),
-            overview=overview(report),
+            overview=claims_tested(report.shown),
             tallies=tallies(report),
             meanings=MEANINGS,
             findings=findings(report)[:3] if tallies(report) else [],
@@ -213,28 +211,6 @@ def environments(report: Report) -> list[dict[str, Any]]:
         facts = {name: value for name, value in environment.items() if name not in ("code", "data", "own")}
         found[tuple(sorted(_flat(facts).items()))] += 1
     return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
-
-
-# --- the claims, each once
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A claim with what each section says to it: the artefact at a scale, and its variants."""
-
-    claim: Claim
-    sections: tuple[tuple[Section, Decided], ...]
-
-
-def overview(report: Report) -> dict[str, list[Tested]]:
-    """By the number of the table or figure, each claim once."""
-    found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
-    for section in report.shown:
-        for decided in section.claims:
-            found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
-    return {
-        number: [Tested(claim, tuple(places)) for claim, places in claims.items()] for number, claims in found.items()
-    }
 
 
 def signed(value: float, low: float | None, high: float | None) -> str:

@@ -5,6 +5,7 @@ import io
 import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from pbwn_repro.report.markdown import (
     latex,
     markdown,
     ours_text,
+    overview,
     paper_text,
     summary,
     texts,
@@ -135,6 +137,18 @@ def test_the_whole_report_has_verdict_interval_runs_scale_and_hardware(report):
     assert "Run on An abacus, 1 thread a run, torch 2.13.0." in text
     assert "“our methods consistently achieve better performance when using different depths”" in text
     assert "At Res-20 BaseLine (7.94) is better than PBWN-Riem (8.03)" in text
+
+
+def test_each_claim_stands_once_above_its_comparisons_and_before_its_scales():
+    report = collect(Path(__file__).parents[3] / "results")
+    for table in (overview(report), summary(report)):
+        claims = re.findall(r"^\| \**((?:Figure|Table) \w+: [^|*]+)", table, flags=re.MULTILINE)
+        assert len(claims) == len(set(claims)) > 10
+        assert [words for words in claims if "lower than that of the Ladder network without projection" in words]
+    scales = re.findall(
+        r"^\|.*without projection \|.* paper \|\n\| +\|.* short \|$", summary(report), flags=re.MULTILINE
+    )
+    assert len(scales) == 1
 
 
 def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
