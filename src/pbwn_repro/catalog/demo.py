@@ -10,7 +10,7 @@ from pbwn_repro.catalog.cifar import ERROR
 
 RATES = (1.0, 0.3, 0.1, 0.03)
 METHODS = ("normal", "pbwn", "unit-start")
-NETWORKS = {"none": "without normalisation", "batch": "with batch normalisation"}
+NETWORKS = {"none": "Without normalisation", "batch": "With batch normalisation"}
 
 
 def _axes(scale: Scale) -> tuple[Axis, ...]:
@@ -44,7 +44,7 @@ DEMO = TrainedArtefact(
     table=PaperTable(
         ERROR,
         {"normal": "Normal", "pbwn": "PBWN", "unit-start": "Unit norm at the start only"},
-        tuple(Column(title, value) for value, title in NETWORKS.items()),
+        tuple(Column(title.lower(), value) for value, title in NETWORKS.items()),
         {},
     ),
     axes=_axes,

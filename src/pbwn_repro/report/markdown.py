@@ -38,7 +38,7 @@ RULES: Mapping[Outcome, str] = {
 CAUTIONS = (
     "A claim with several comparisons holds only if each of them does, which needs no correction for their number. "
     "That it does not hold takes one of n, and that one with an interval of confidence 1 - 0.05 / n (Holm's first "
-    "step): one that speaks against a claim at 95 % alone is shown, and leaves the claim open.",
+    "step): a comparison against the claim only at 95 % is shown, but the claim stays undecided.",
     f"A verdict is preliminary if it rests on fewer than {FEW} pairs of runs, or on a part of the settings that the "
     "protocol searches.",
     "Runs of the same seed see the same data in the same order, and the same labels: they are compared in pairs. Below "
@@ -239,9 +239,9 @@ def comparisons(report: Report) -> str:
     """How many comparisons there are, and what their number means."""
     count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
     return (
-        f"{count} comparisons have a 95 % interval, which is not corrected for their number: of twenty that compare "
-        "equals, one is expected to lie on one side of zero. A verdict against a claim is corrected for the number of "
-        "the claim's comparisons."
+        f"{count} comparisons have a 95 % interval, which is not corrected for their number: about one in twenty "
+        "comparisons of equal methods would differ by chance. A verdict against a claim is corrected for the number "
+        "of the claim's comparisons."
     )
 
 

@@ -229,7 +229,7 @@ def _templates() -> Environment:
     )
     templates.filters |= {
         "capitalise": lambda text: text[:1].upper() + text[1:],
-        "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
+        "code": _code,
         "forest": forest,
         "good_news": good_news,
         "heading": heading,
@@ -241,6 +241,13 @@ def _templates() -> Environment:
         "texts": lambda cell, table: texts(cell, median=table.medians, fixed=table.fixed),
     }
     return templates
+
+
+def _code(text: str) -> Markup:
+    """Text with commands as code, between backticks or bare; no line breaks within an option's name."""
+    marked = re.sub(r"(?<!`)\bpbwn [a-z]+ [\w-]+(?: --[\w-]+ [\w=,.-]*\w)+(?!`)", r"`\g<0>`", text)
+    found = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(marked)))
+    return Markup(re.sub(r"(?<![\w-])--[a-z][\w-]*", r'<span class="option">\g<0></span>', found))
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -153,7 +153,7 @@ def _diverged(cells: Cells) -> list[str]:
     found = []
     for values, lost in cells.runs[cells.runs.state == "diverged"].groupby(axes, sort=False):
         place = "".join(f", {name} = {value}" for name, value in zip(axes[1:], values[1:], strict=True))
-        found.append(f"Diverged: {cells.title(str(values[0]))}{place}, seeds {', '.join(map(str, sorted(lost.seed)))}.")
+        found.append(f"Diverged: {cells.title(str(values[0]))}{place}, {_seeds(sorted(lost.seed))}.")
     return found
 
 
@@ -162,7 +162,9 @@ def _counted(section: Section) -> list[str]:
     count = sum(verdict.difference is not None for verdict in section.verdicts)
     if count < 2:
         return []
-    return [f"{count} comparisons with the claims: of twenty that compare equals, one is expected to differ by chance."]
+    return [
+        f"{count} comparisons with the claims: about one in twenty comparisons of equal methods would differ by chance."
+    ]
 
 
 def _lengths(configs: Iterable[RunConfig]) -> list[str]:

@@ -305,7 +305,9 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     assert not longer.verdicts
     compared, *itself, first, second = longer.compared
     assert itself[1].startswith("The same method twice: the test error of PBWN with seeds 1, 3 is ")
-    assert itself[1].endswith("than that of PBWN with seed 2, but with 2 and 1 runs: an interval needs two a side.")
+    assert itself[1].endswith(
+        "than that of PBWN with seed 2, but with 2 and 1 runs; an interval needs at least two per side."
+    )
     assert compared.startswith("The test error of PBWN is 1.30 points lower than that of Normal (95 % interval ")
     assert compared.endswith("paired t, 3 pairs by seed). It is the best of 3 and of 3 settings.")
     assert [first, second] == [
