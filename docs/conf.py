@@ -35,7 +35,8 @@ autodoc_typehints = "description"
 
 html_theme = "furo"
 html_title = "pbwn"
-html_static_path = ["_pictures"]
+html_static_path = ["_pictures", "_static"]
+html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sphinx = False
 

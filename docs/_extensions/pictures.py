@@ -22,6 +22,7 @@ def draw(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     style = {"svg.fonttype": "none", "svg.hashsalt": "pbwn", "font.size": 11, "axes.titlesize": 10}
     style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
+    style |= {"legend.framealpha": 0}  # the page may be dark: a white box would hide grey text
     with plt.rc_context(style):
         pictures = {"step": _step, "valley": _valley, "norms": _norms}
         pictures |= {"invariance": _invariance, "monitor": _monitor, "statistics": _statistics}
@@ -131,7 +132,11 @@ def _monitor() -> plt.Figure:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x[part]), y[part]).backward()
         optimizer.step()
-    return monitor.plot()
+    figure = monitor.plot()
+    for axes in figure.axes:
+        if axes.get_ylim()[0] == 0:  # what the projection holds constant: below the edge, where it can be seen
+            axes.set_ylim(top=1.25 * max(axes.get_ylim()[1], max(line.get_ydata().max() for line in axes.lines)))
+    return figure
 
 
 def _statistics() -> plt.Figure:

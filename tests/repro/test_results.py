@@ -39,6 +39,7 @@ def test_each_finding_is_a_number_of_the_section_that_it_links_to(report):
 def test_the_learning_rates_are_drawn_with_every_run_as_a_dot(report):
     plots = learning_rates(report)
     assert plots
+    assert [curve.row.key for curve in plots[0].curves] == ["normal", "unit-start", "pbwn"]
     for plot in plots:
         assert [curve.row.key for curve in plot.curves][:1] == ["normal"]
         assert all(curve.dots for curve in plot.curves)

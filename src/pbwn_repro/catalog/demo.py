@@ -44,7 +44,7 @@ DEMO = TrainedArtefact(
     table=PaperTable(
         ERROR,
         {"normal": "Normal", "pbwn": "PBWN", "unit-start": "Unit norm at the start only"},
-        tuple(Column(title, value) for value, title in NETWORKS.items()),
+        tuple(Column(title.lower(), value) for value, title in NETWORKS.items()),
         {},
     ),
     axes=_axes,

@@ -17,10 +17,10 @@ START = Axis("init", ("paper", "lecun"), "variant")
 SEEDS: dict[Scale, int] = {"smoke": 2, "short": 3, "paper": 5}
 DEPARTURES = (
     "The caption's layer sizes 1024-750-250-250-10 are used; the authors' code has 1024-1000-750-250-250-250-10, which "
-    "`--only sizes=authors` makes.",
+    "`--only sizes=authors` selects.",
     "The published code uses seed 1 alone; five seeds here, to show how much they differ.",
     "Weights start by Torch7's default, uniform within +-1/sqrt(fan_in), whose rows have norm 0.58. LeCun's start, "
-    "which the paper cites for it, has rows of norm 1: `--only init=lecun` makes it.",
+    "which the paper cites for it, has rows of norm 1: `--only init=lecun` selects it.",
 )
 
 

@@ -33,8 +33,8 @@ TABLE_6 = TrainedArtefact(
     departures=(
         "Nesterov's momentum is that of Zagoruyko's script, which the paper follows.",
         "All convolutions are projected, as the paper says. The published model file projects the first one alone, "
-        "which `--only scope=authors` makes.",
-        "The scales of BN start at 1; in the authors' code uniform in (0, 1), which `--only init=authors` makes.",
+        "which `--only scope=authors` selects.",
+        "The scales of BN start at 1; in the authors' code uniform in (0, 1), which `--only init=authors` selects.",
         "The momentum is set to zero at each drop of the rate, as the authors' code does on CIFAR; for SVHN the paper "
         "does not say.",
         "The paper does not say how many seeds it used, nor of which epoch the error is: five seeds and the last "

@@ -48,16 +48,16 @@ TABLE_8 = TrainedArtefact(
     protocol="Adam, 50,000 iterations and 25,000 more with the rate falling to 0; learning rates 0.002, 0.001, 0.0005 "
     "and weight decays 0.0002, 0.0001, 0 searched; ten seeds.",
     departures=(
-        "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` makes the form "
-        "that Rasmus et al. write, (z_hat - m) / s.",
-        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` makes that of Pezeshki "
+        "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` selects that "
+        "which Rasmus et al. write, (z_hat - m) / s.",
+        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` selects that of Pezeshki "
         "et al. (2016), which the table quotes as Ladder+AMLP.",
         "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
         "it were the number of labels.",
         "The scale of the output's BN starts at 1; in the authors' code uniform in (0, 1), which `--only init=authors` "
-        "makes.",
+        "selects.",
         "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, "
-        "without a search; at paper scale `--only lr=0.001,weight_decay=0.0001` makes a ninth of the runs.",
+        "without a search; at paper scale `--only lr=0.001,weight_decay=0.0001` selects a ninth of the runs.",
     ),
     table=read_table(
         ERROR,

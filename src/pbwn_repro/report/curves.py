@@ -116,10 +116,11 @@ def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, st
     words = SETTINGS.get(name, name)
     others = [SETTINGS.get(other, other) for other in names if other != name]
     beside = f", at the best {' and '.join(others)} of each" if others else ""
+    suffix = f", {place}" if place else ""
     return [
         Plot(
             "-".join(part for part in (prefix, slug(place), "search") if part),
-            f"What the search over the {words} gave{beside}" + (f", {place}" if place else ""),
+            f"{cells.metric.words[:1].upper()}{cells.metric.words[1:]} over the {words}{beside}{suffix}",
             words,
             cells.metric.label,
             tuple(curves),
@@ -160,9 +161,14 @@ def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
     kept = in_common(found)
     ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
     means = tuple(mean(values) for values in ended.values())
-    lost = tuple(setting for setting, values in found.items() if diverging(values))
+    lost = {
+        setting: f"{len(values) - len(finite(values))} of {len(values)}"
+        for setting, values in found.items()
+        if diverging(values)
+    }
     dots = tuple((setting, value) for setting, values in found.items() for value in finite(values).values())
-    return Curve(row, tuple(ended), means, means, means, max(map(len, kept.values())), lost, dots)
+    count = max(map(len, kept.values()))
+    return Curve(row, tuple(ended), means, means, means, count, tuple(lost), dots, tuple(lost.values()))
 
 
 def _norms(row: Row, histories: Sequence[History]) -> Curve | None:

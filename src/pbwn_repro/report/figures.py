@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from pbwn_repro.report.model import Curve, Plot, Section, Table
+from pbwn_repro.report.model import ALPHA, Curve, Plot, Section, Table
 from pbwn_repro.report.palette import GRID, INK, LEVELS, METHODS, MUTED, PAPER, SOLID, Stroke, strokes, tones
+from pbwn_repro.report.statistics import significant
 
 if TYPE_CHECKING:  # matplotlib takes a second to import, and a report without figures does not need it
     from matplotlib.axes import Axes
@@ -32,9 +33,9 @@ _ALL_PLACES = 8  # so many places on a logarithmic axis are all named, such as t
 _LINE = 0.062  # the height of a line of text, as a share of the frame's
 _LETTER = 0.078  # inches that a letter is wide
 _ACROSS = 3  # panels side by side
-_ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
+_BESIDE = 0.03  # share of the width that dots need beside the first and the last place
 _CONDITIONS = (
-    ("general", f"at ({_ALPHA} w₁, w₂ / {_ALPHA})", METHODS["normal"]),
+    ("general", f"at ({ALPHA} w₁, w₂ / {ALPHA})", METHODS["normal"]),
     ("projected", "after projection", METHODS["pbwn"]),
 )
 
@@ -124,9 +125,9 @@ def of_plot(plot: Plot) -> Drawing:
     if any(curve.diverged for curve in plot.curves):
         title += "; a cross where runs diverged"
     parts = [
-        f"{curve.row.title} goes from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g} "
+        f"{curve.row.title} goes from {significant(curve.mean[0])} to {significant(curve.mean[-1])} "
         f"({curve.count} {'run' if curve.count == 1 else 'runs'}"
-        + "".join(f"; diverged at {place:g}" for place in curve.diverged)
+        + "".join(f"; {share} diverged at {place:g}" for share, place in zip(curve.lost, curve.diverged, strict=True))
         + ")"
         for curve in plot.curves
         if curve.mean
@@ -141,21 +142,66 @@ def _draw_curves(plot: Plot) -> Figure:
     curves = [curve for curve in plot.curves if curve.x]
     names = max((len(line) for curve in curves for line in _wrapped(curve.row.title)), default=0)
     figure = Figure(figsize=(WIDTH, 2.9))
-    axes = figure.subplots(gridspec_kw=_margins(2.9, left=0.5, right=0.2 + _LETTER * names))
-    _fill_with_curves(axes, plot)
+    margins = _margins(2.9, left=0.65 if _diverging([plot]) else 0.5, right=0.2 + _LETTER * names)
+    [axes] = _fill_with_curves(figure, [plot], margins)
     _name_at_ends(axes, curves, strokes([curve.row.look for curve in plot.curves]))
     return figure
 
 
-def _fill_with_curves(axes: Axes, plot: Plot) -> None:
+def _fill_with_curves(figure: Figure, plots: Sequence[Plot], margins: Mapping[str, float]) -> list[Axes]:
+    """A panel for each plot, side by side, and above each a band for runs that diverged: these have no value."""
+    lost = _diverging(plots)
+    heights = [0.19 * len(lost), 2.2] if lost else [2.2]
+    grid = figure.subplots(
+        *(len(heights), len(plots)),
+        squeeze=False,
+        sharex="col",
+        sharey="row",
+        gridspec_kw={"height_ratios": heights, "hspace": 0.06, **margins},
+    )
+    for plot, panel in zip(plots, grid[-1], strict=True):
+        _draw_panel(panel, plot)
+    if lost:
+        for plot, panel, band in zip(plots, grid[-1], grid[0], strict=True):
+            _draw_band(band, plot, lost)
+            panel.set_title("", loc="left")
+    return list(grid[-1])
+
+
+def _diverging(plots: Sequence[Plot]) -> list[str]:
+    """The looks of the curves that diverged somewhere, in their order."""
+    return list(dict.fromkeys(curve.row.look for plot in plots for curve in plot.curves if curve.diverged))
+
+
+def _draw_band(band: Axes, plot: Plot, lost: Sequence[str]) -> None:
+    """A cross where runs diverged, a line for each curve; the place along the band alone has a meaning."""
+    styles = strokes([curve.row.look for curve in plot.curves])
+    _frame(band, "", plot.y_label)
+    band.grid(visible=False)
+    band.spines["bottom"].set_visible(False)
+    band.tick_params(axis="x", length=0, labelbottom=False)
+    band.axhspan(-0.6, len(lost) - 0.4, color=GRID.light, alpha=0.45, linewidth=0, zorder=0)
+    for curve in (curve for curve in plot.curves if curve.diverged):
+        height, colour = lost.index(curve.row.look), styles[curve.row.look].tone.light
+        band.plot(curve.diverged, [height] * len(curve.diverged), "x", color=colour, clip_on=False)
+        for place, share in zip(curve.diverged, curve.lost, strict=True):
+            band.annotate(
+                share, (place, height), (-6, 0), textcoords="offset points", color=colour, ha="right", va="center"
+            )
+    band.margins(x=_BESIDE)  # of axes that share their limits, the last one's counts
+    band.set_ylim(len(lost) - 0.4, -0.6)
+    band.set_yticks([(len(lost) - 1) / 2], ["diverged"])
+
+
+def _draw_panel(axes: Axes, plot: Plot) -> None:
     from matplotlib.ticker import FuncFormatter
 
     curves = [curve for curve in plot.curves if curve.x]
     _frame(axes, plot.x_label, plot.y_label)
     styles = strokes([curve.row.look for curve in plot.curves])
-    for position, curve in enumerate(curves):
-        _draw_curve(axes, curve, styles[curve.row.look], position)
-    axes.margins(x=0)
+    for curve in curves:
+        _draw_curve(axes, curve, styles[curve.row.look])
+    axes.margins(x=_BESIDE if any(curve.dots for curve in curves) else 0)
     if plot.y_log:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(_few_decades(*axes.get_ylim()))
@@ -181,24 +227,28 @@ def side_by_side(name: str, plots: Sequence[Plot]) -> Drawing:
 def _draw_side_by_side(plots: Sequence[Plot]) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.5 * WIDTH, 3.0), layout="constrained")
-    panels = figure.subplots(1, len(plots), squeeze=False, sharey=True).ravel()
-    for panel, plot in zip(panels, plots, strict=True):
-        _fill_with_curves(panel, plot)
-        panel.margins(x=0.03)
-        panel.set_title(f"{plot.title}\n{plot.y_label}", loc="left", color=INK.light)
+    figure = Figure(figsize=(1.5 * WIDTH, 3.0))
+    margins = _margins(3.0, width=1.5 * WIDTH, left=0.65, top=0.4, bottom=0.75)
+    titled = [replace(plot, y_label=_titled(plot, plots[0])) for plot in plots]
+    panels = _fill_with_curves(figure, titled, {**margins, "wspace": 0.06})
     styles = strokes([curve.row.look for curve in plots[0].curves])
     handles = [
         panels[0].plot([], [], color=style.tone.light, linestyle=style.dashes, linewidth=style.width)[0]
         for style in styles.values()
     ]
-    figure.legend(
-        handles, [curve.row.title for curve in plots[0].curves], loc="outside lower center", ncols=4, frameon=False
-    )
+    titles = [curve.row.title for curve in plots[0].curves]
+    figure.legend(handles, titles, loc="lower center", ncols=len(titles), frameon=False)
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke, position: int) -> None:
+def _titled(plot: Plot, first: Plot) -> str:
+    """What stands above a panel: its title, the curves of the legend that it has no runs of, and the vertical axis."""
+    names = [[curve.row.title for curve in each.curves] for each in (plot, first)]
+    lacking = ", ".join(name for name in names[1] if name not in names[0])
+    return f"{plot.title}{lacking and f' (no runs of {lacking})'}\n{plot.y_label}"
+
+
+def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke) -> None:
     colour = stroke.tone.light
     if curve.low != curve.high:
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.16, linewidth=0)
@@ -213,10 +263,6 @@ def _draw_curve(axes: Axes, curve: Curve, stroke: Stroke, position: int) -> None
     )
     if curve.dots:
         axes.plot(*zip(*curve.dots, strict=True), "o", color=colour, markersize=2.5, alpha=0.7)
-    if curve.diverged:  # above everything, below each other
-        heights = [1 - _LINE * position] * len(curve.diverged)
-        transform = axes.get_xaxis_transform()
-        axes.plot(curve.diverged, heights, "x", transform=transform, color=colour, clip_on=False)
 
 
 def _few_decades(low: float, high: float) -> Locator:
@@ -243,10 +289,11 @@ def _name_at_ends(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, Stro
     )
     lines = max((len(_wrapped(curves[position].row.title)) for _, position in ends), default=1)
     heights = spread([end for end, _ in ends], _LINE * lines)
+    start = float(to_share.transform((last, axes.get_ylim()[0]))[0])
     for (end, position), height in zip(ends, heights, strict=True):
         row = curves[position].row
         axes.plot(
-            *((1.005, 1.025), (min(max(end, 0), 1), height)),
+            *((start + 0.005, 1.025), (min(max(end, 0), 1), height)),
             transform=axes.transAxes,
             color=GRID.light,
             linewidth=0.9,
@@ -286,7 +333,7 @@ def of_table(table: Table, name: str, *, paper: bool) -> Drawing:
     """The drawing of a table; `paper` says whether its numbers can be shown on the same axis."""
     titles = {row.key: row.title for row in table.rows}
     seen = [
-        f"{titles[row]}, {column.title}: {cell.ours.mean:.3g}"
+        f"{titles[row]}, {column.title}: {significant(cell.ours.mean)}"
         for (row, column), cell in table.cells.items()
         if cell.ours and cell.ours.values
     ]
@@ -360,21 +407,21 @@ def _draw_dots(table: Table, *, paper: bool) -> Figure:
 
 def of_surfaces(found: Mapping[str, Any], name: str) -> list[Drawing]:
     """The drawings of a measured landscape."""
-    titles = "; ".join(f"{surface['title']} (alpha = {surface['alpha']:g})" for surface in found["surfaces"])
+    titles = "; ".join(f"{surface['title']} ({ALPHA} = {surface['alpha']:g})" for surface in found["surfaces"])
     shown = [found[part]["condition"]["measured"] for part, _, _ in _CONDITIONS]
-    ends = [f"{values[0]:.3g} to {values[-1]:.3g}" for values in shown]
+    ends = [f"{significant(values[0])} to {significant(values[-1])}" for values in shown]
     return [
         Drawing(
             f"{name}-landscapes",
-            "Error landscapes: the stronger a colour stands out, the lower the error; the line is the curve of minima",
+            "Error landscapes: stronger colours mean lower error; the line is the curve of minima",
             f"Contours of the loss over both weights: {titles}.",
             lambda: _draw_surfaces(found["surfaces"]),
         ),
         Drawing(
             f"{name}-conditioning",
-            "Condition number of the Hessian as one weight grows by alpha and the other shrinks by it; lines: closed "
-            "form, dots: measured by automatic differentiation",
-            f"As alpha grows from 1 to {found['alpha'][-1]:g} the condition number goes from {ends[0]}; after "
+            f"Condition number of the Hessian as one weight grows by {ALPHA} and the other shrinks by it; lines: "
+            "closed form, dots: measured by automatic differentiation",
+            f"As {ALPHA} grows from 1 to {found['alpha'][-1]:g} the condition number goes from {ends[0]}; after "
             f"projection from {ends[1]}.",
             lambda: _draw_conditioning(found),
         ),
@@ -413,7 +460,7 @@ def _draw_conditioning(found: Mapping[str, Any]) -> Figure:
 
     figure = Figure(figsize=(WIDTH, 2.7))
     axes = figure.subplots(gridspec_kw=_margins(2.7, left=0.5))
-    _frame(axes, _ALPHA, "condition number")
+    _frame(axes, ALPHA, "condition number")
     for part, label, stroke in _CONDITIONS:
         values, colour = found[part]["condition"], stroke.tone.light
         dashes, width = stroke.dashes, stroke.width
@@ -433,10 +480,16 @@ def _draw_conditioning(found: Mapping[str, Any]) -> Figure:
 
 
 def _margins(
-    height: float, *, left: float, right: float = 0.15, top: float = 0.25, bottom: float = 0.45
+    height: float,
+    *,
+    left: float,
+    right: float = 0.15,
+    top: float = 0.25,
+    bottom: float = 0.45,
+    width: float = WIDTH,
 ) -> dict[str, float]:
     """Margins in inches as shares of a figure: to have matplotlib find them takes as long as to draw the figure."""
-    return {"left": left / WIDTH, "right": 1 - right / WIDTH, "top": 1 - top / height, "bottom": bottom / height}
+    return {"left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height}
 
 
 def _frame(axes: Axes, x_label: str, y_label: str) -> None:

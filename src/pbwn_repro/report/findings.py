@@ -56,15 +56,15 @@ def findings(report: Report) -> list[Finding]:
 
 
 def learning_rates(report: Report) -> list[Plot]:
-    """The test error over the learning rate in figure 2's networks, with and without the projection."""
+    """The test error over the learning rate in figure 2's networks: without, from unit norms alone, and with PBWN."""
     sections = [each for each in report.shown if each.artefact.name == MLP and each.scale == "paper"]
     return [plot for section in sections if (plot := _learning_rates(section))]
 
 
 def _learning_rates(section: Section) -> Plot | None:
-    metric, rows = METRICS["test_error"], section.table.rows if section.table else ()
+    metric, rows = METRICS["test_error"], {row.key: row for row in section.table.rows} if section.table else {}
     curves = []
-    for row in rows:
+    for row in (rows[key] for key in (_WITHOUT, _START, _WITH) if key in rows):
         mine = section.ended[section.ended.method == row.key]
         values = {float(rate): by_seed(runs, metric) for rate, runs in mine.groupby("lr")}
         curves += [search_curve(row, values)] if len(values) > 1 else []
@@ -148,7 +148,8 @@ def _summary(section: Section, key: str, column: Column) -> Summary | None:
 def _percent(summary: Summary) -> str:
     """The mean, and the median where a few failed runs carry the mean."""
     apart = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
-    return f"{summary.mean:.2f} %" + (f" (median {summary.median:.2f} %)" if apart else "")
+    decimals = 2 if summary.decimals is None else min(2, summary.decimals)
+    return f"{summary.mean:.{decimals}f} %" + (f" (median {summary.median:.2f} %)" if apart else "")
 
 
 def _of_the_paper(section: Section, column: Column) -> str:

@@ -29,13 +29,17 @@ FOR, AGAINST = "for the claim", "against it"
 
 @dataclass(frozen=True)
 class Line:
-    """Where a comparison's limits, difference and single pairs lie, in percent of the width."""
+    """Where a comparison's limits, difference and single pairs lie, in percent of the width.
+
+    `name` is what tells it from the others; empty where it is the only one.
+    """
 
     low: float
     middle: float
     high: float
     dots: tuple[float, ...]
     meaning: Meaning
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,27 @@ def forest(verdicts: Sequence[Verdict], metric: str = "") -> Forest | None:
         return round(_EDGE + (100 - 2 * _EDGE) * (value - start) / width, 1)
 
     lines = []
-    for each in known:
+    for each, name in zip(known, _names(known), strict=True):
         middle = each.difference or 0.0
         low, high = (middle if value is None else value for value in (each.low, each.high))
-        lines.append(Line(place(low), place(middle), place(high), tuple(map(place, each.dots)), each.meaning))
+        lines.append(Line(place(low), place(middle), place(high), tuple(map(place, each.dots)), each.meaning, name))
     return Forest(
         *(place(0.0), tuple(lines), (start, end), tuple(map(place, edges))),
         unit=_unit(criterion, metric),
         sides=_sides(criterion, known, metric),
     )
+
+
+def _names(verdicts: Sequence[Verdict]) -> list[str]:
+    """What tells comparisons apart: row, what it stands against, column, without those that all have in common."""
+    parts = [(verdict.row, verdict.against, verdict.column) for verdict in verdicts]
+    rows, others, columns = (len(set(kind)) > 1 for kind in zip(*parts, strict=True))
+    names = []
+    for row, other, column in parts:
+        against = f"against {other}" if others and other else ""
+        pair = " ".join(filter(None, [row if rows else "", against]))
+        names.append(", ".join(filter(None, [pair, column if columns else ""])))
+    return names
 
 
 def _margins(criterion: Criterion) -> tuple[float, ...]:
@@ -104,7 +120,7 @@ def _metric(criterion: Criterion, metric: str) -> Metric | None:
 
 
 def _unit(criterion: Criterion, metric: str) -> str:
-    """Such as 'test error, difference in points; lower is better'."""
+    """Such as 'test error, difference in points; lower is better'; a claim of a rise is neither good nor bad."""
     measured = _metric(criterion, metric)
     if isinstance(criterion, Wider):
         return "number of good settings, difference; more is better"
@@ -117,7 +133,10 @@ def _unit(criterion: Criterion, metric: str) -> str:
         return "time over Normal's, in %; less is better"
     if isinstance(criterion, Grows):
         return f"growth of the gain in {measured.words}{points and f',{points}'}; more is better"
-    direction = "lower is better" if measured.lower_is_better else "higher is better"
+    if isinstance(criterion, Higher):
+        direction = "the claim says higher"
+    else:
+        direction = "lower is better" if measured.lower_is_better else "higher is better"
     return f"{measured.words}, difference{points}; {direction}"
 
 

@@ -20,6 +20,7 @@ from pbwn_repro.report.model import (
     Summary,
     Table,
     Verdict,
+    claims_tested,
     heading,
     in_words,
     plural,
@@ -37,7 +38,7 @@ RULES: Mapping[Outcome, str] = {
 CAUTIONS = (
     "A claim with several comparisons holds only if each of them does, which needs no correction for their number. "
     "That it does not hold takes one of n, and that one with an interval of confidence 1 - 0.05 / n (Holm's first "
-    "step): one that speaks against a claim at 95 % alone is shown, and leaves the claim open.",
+    "step): a comparison against the claim only at 95 % is shown, but the claim stays undecided.",
     f"A verdict is preliminary if it rests on fewer than {FEW} pairs of runs, or on a part of the settings that the "
     "protocol searches.",
     "Runs of the same seed see the same data in the same order, and the same labels: they are compared in pairs. Below "
@@ -66,26 +67,32 @@ _HEADER = (
 
 
 def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False, fixed: bool = False) -> str:
-    """Ours as in `7.94 ± 0.16 (5)`; a dash where nothing was run."""
+    """Ours as in `7.94 ± 0.16 (5)`, with no more decimals than the spread leaves; a dash where nothing was run."""
     if summary is None:
         return "-"
     lost = f"{summary.diverged} diverged" if summary.diverged else ""
     if not summary.values:
         return lost
     counted = ", ".join(part for part in (str(summary.count), lost) if part)
-    middle = f", median {_with_spread(summary.median, None, decimals)}" if median and summary.count > 1 else ""
-    return f"{_with_spread(summary.mean, summary.deviation, decimals, fixed=fixed)}{middle} ({counted})"
+    most = _decimals(summary.mean, decimals, fixed=fixed)
+    known = most if summary.decimals is None else min(most, summary.decimals)
+    spread = "" if summary.deviation is None else f" ± {summary.deviation:.{known}f}"
+    # A failed run carries mean and spread, and leaves the median where it is.
+    middle = f", median {summary.median:.{most}f}" if median and summary.count > 1 else ""
+    return f"{summary.mean:.{known}f}{spread}{middle} ({counted})"
 
 
 def paper_text(number: Number | None, *, fixed: bool = False) -> str:
     """The paper's as it prints it; a dash where it has none."""
     if number is None:
         return "-"
-    return number.text or _with_spread(number.value, number.spread, number.decimals, fixed=fixed)
+    decimals = _decimals(number.value, number.decimals, fixed=fixed)
+    spread = "" if number.spread is None else f" ± {number.spread:.{decimals}f}"
+    return number.text or f"{number.value:.{decimals}f}{spread}"
 
 
 def texts(cell: Cell, *, median: bool = False, fixed: bool = False) -> tuple[str, str]:
-    """Ours and the paper's, with as many decimals as the paper prints."""
+    """Ours and the paper's, with at most as many decimals as the paper prints."""
     decimals = cell.paper.decimals if cell.paper else 2
     return ours_text(cell.ours, decimals, median=median, fixed=fixed), paper_text(cell.paper, fixed=fixed)
 
@@ -181,12 +188,11 @@ def _escape(words: str) -> str:
     return words.replace("%", r"\%").replace("_", r"\_").replace("&", r"\&")
 
 
-def _with_spread(middle: float, spread: float | None, decimals: int, *, fixed: bool = False) -> str:
-    """Both with the same number of decimals, or as many as a small number needs."""
-    size = abs(middle)
-    if 0 < size < 0.1 and not fixed:
-        decimals = max(decimals, min(12, 2 - math.floor(math.log10(size))))
-    return f"{middle:.{decimals}f}" + ("" if spread is None else f" ± {spread:.{decimals}f}")
+def _decimals(value: float, decimals: int, *, fixed: bool) -> int:
+    """So many decimals, or as many as a small number needs."""
+    if 0 < abs(value) < 0.1 and not fixed:
+        return max(decimals, min(12, 2 - math.floor(math.log10(abs(value)))))
+    return decimals
 
 
 # --- the report
@@ -212,17 +218,20 @@ def whole(report: Report) -> str:
 
 
 def overview(report: Report) -> str:
-    """A line for each verdict: claim, comparison, outcome, interval, runs, scale; of variants where there is one."""
+    """Each claim once, below it its comparisons: outcome, interval, runs, scale; of variants those that were run."""
     lines = [
-        "| claim | comparison | verdict | difference, 95 % interval | n | scale | paper |",
-        "|---|---|---|---:|---:|---|---:|",
+        "| claim and comparisons | verdict | difference, 95 % interval | n | scale | paper |",
+        "|---|---|---:|---:|---|---:|",
     ]
-    lines += [
-        _line(section, verdict)
-        for section in report.sections
-        for verdict in section.verdicts
-        if not section.variant or verdict.difference is not None  # of variants, what was run alone
-    ]
+    for number, claims in claims_tested(report.sections).items():
+        for each in claims:
+            compared = [
+                _line(section, verdict)
+                for section, decided in each.sections
+                for verdict in decided.verdicts
+                if not section.variant or verdict.difference is not None
+            ]
+            lines += [f"| **{number}: {each.claim.words}** | | | | | |", *compared] if compared else []
     return "\n".join(lines) + f"\n\n{comparisons(report)}\n"
 
 
@@ -230,30 +239,33 @@ def comparisons(report: Report) -> str:
     """How many comparisons there are, and what their number means."""
     count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
     return (
-        f"{count} comparisons have a 95 % interval, which is not corrected for their number: of twenty that compare "
-        "equals, one is expected to lie on one side of zero. A verdict against a claim is corrected for the number of "
-        "the claim's comparisons."
+        f"{count} comparisons have a 95 % interval, which is not corrected for their number: about one in twenty "
+        "comparisons of equal methods would differ by chance. A verdict against a claim is corrected for the number "
+        "of the claim's comparisons."
     )
 
 
 def summary(report: Report) -> str:
     """A line for each claim of the paper: what its comparisons say together, their number, n, and the scale.
 
-    What has to be known about a test stands with it.
+    What has to be known about a test stands with it. A claim that was tested at several scales has a line for each, and
+    stands in the first.
     """
     lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
-    for section in report.sections:
-        for decided in () if section.variant else section.claims:
-            sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
-            notes = [f"*{each}*" for each in (decided.claim.note, decided.beside) if each]
-            cells = (
-                f"{section.number}: {decided.claim.words}{'. ' if notes else ''}{' '.join(notes)}",
-                f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
-                counted(decided),
-                " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
-                section.scale,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+    for number, claims in claims_tested(section for section in report.sections if not section.variant).items():
+        for each in claims:
+            words = f"{number}: {each.claim.words}"
+            for place, (section, decided) in enumerate(each.sections):
+                notes = [f"*{note}*" for note in ("" if place else each.claim.note, decided.beside) if note]
+                sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
+                cells = (
+                    ". ".join(filter(None, ["" if place else words, " ".join(notes)])),
+                    f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
+                    counted(decided),
+                    " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
+                    section.scale,
+                )
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -330,7 +342,6 @@ def _line(section: Section, verdict: Verdict) -> str:
     compared = " against ".join(part for part in (verdict.row, verdict.against) if part)
     paper = verdict.paper
     cells = (
-        f"{section.number}: {verdict.claim.words}",
         ", ".join(part for part in (compared, verdict.column) if part) or "-",
         f"**{_outcome(verdict)}**",
         _interval(verdict.difference, verdict.low, verdict.high),

@@ -18,9 +18,9 @@ from pbwn_repro.catalog import Column, MeasuredArtefact, Number, PaperTable, Sca
 from pbwn_repro.catalog.claims import Better, Claim, Conditioned, Costs, Within
 from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
-from pbwn_repro.report.model import Cell, Curve, Plot, Row, Section, Summary, Table, Verdict
+from pbwn_repro.report.model import ALPHA, Cell, Curve, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import COLUMNS, DamageError, folders_in, read_environment, read_json
-from pbwn_repro.report.statistics import Compared, Interval, compare, digits, mean, paired, span
+from pbwn_repro.report.statistics import Compared, Interval, compare, digits, mean, paired, significant, span
 from pbwn_repro.report.verdicts import between, one_sided, undecided
 
 Result = Mapping[str, Any]
@@ -92,9 +92,12 @@ def _landscape(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sect
             ("pbwn", "after projection", projected),
         )
     )
-    title = "Largest eigenvalue of the Hessian: steps of gradient descent have to stay below 2 over it"
+    title = (
+        "Largest eigenvalue of the Hessian, lambda_max: gradient descent is stable only for learning rates below "
+        "2 / lambda_max"
+    )
     name = f"{artefact.name}-{scale}-largest-eigenvalue"
-    plot = Plot(name, title, "alpha", "largest eigenvalue", curves, True, True, main=True)
+    plot = Plot(name, title, ALPHA, "largest eigenvalue", curves, True, True, main=True)
     verdicts = tuple(_conditioning(claim, result) for claim in artefact.claims)
     return Section(artefact, scale, plots=(plot,), verdicts=verdicts, landscapes=result)
 
@@ -105,18 +108,17 @@ def _conditioning(claim: Claim, result: Result) -> Verdict:
     scaled, projected = (result[name]["condition"]["measured"] for name in ("general", "projected"))
     if claim.criterion.what == "scaled":
         holds = all(after > before for before, after in pairwise(scaled))
-        words = (
-            f"The condition number goes from {scaled[0]:.3g} at alpha = {alpha[0]:g} to {scaled[-1]:.3g} at alpha = "
-            f"{alpha[-1]:g}{', growing at every step' if holds else ''}. Computed exactly: there is no interval."
-        )
+        ends = [f"{significant(scaled[end])} at {ALPHA} = {alpha[end]:g}" for end in (0, -1)]
+        grows = ", growing at every step" if holds else ""
+        words = f"The condition number goes from {' to '.join(ends)}{grows}. Computed exactly: there is no interval."
     else:
         worst = max(projected)
         holds = worst <= scaled[0]
         words = (
-            f"After projection it is at most {worst:.3g} for every alpha, {scaled[0]:.3g} at equal magnitude. Of two "
-            f"directions the projection leaves {max(result['projected']['directions_left'])}, and one direction has "
-            "the condition number 1: with a single input this follows from the projection itself. Computed exactly: "
-            "there is no interval."
+            f"After projection it is at most {significant(worst)} for every {ALPHA}, {significant(scaled[0])} at equal "
+            f"magnitude. Of two directions the projection leaves {max(result['projected']['directions_left'])}, and "
+            "one direction has the condition number 1: with a single input this follows from the projection itself. "
+            "Computed exactly: there is no interval."
         )
     return Verdict(claim, "holds" if holds else "does not hold", words)
 
@@ -339,11 +341,12 @@ class _Times:
             return None
         if column.metric == "relative":
             values = percentages(self.result, column.value, name)
-            return Summary(tuple(values), found["percent_over_normal"]["value"], None)
+            return Summary(tuple(values), found["percent_over_normal"]["value"], None, reach=_reach(values))
         if column.metric == "own":  # a median alone was kept
             return Summary((found["projection_percent"],) * len(found["seconds"]), found["projection_percent"], None)
         part = self.result["networks"][column.value]
-        return Summary(tuple(_hours(part, seconds) for seconds in found["seconds"]), found["hours"], None)
+        hours = [_hours(part, seconds) for seconds in found["seconds"]]
+        return Summary(tuple(hours), found["hours"], None, reach=_reach(hours))
 
     def _paper(self, name: str, column: Column) -> Number | None:
         title = next(each.title for each in self.paper.columns if each.value == column.value)
@@ -389,6 +392,12 @@ def _over_rounds(values: Sequence[float]) -> Compared:
     low, high = found["low"], found["high"]
     interval = None if low is None or high is None else Interval(median(values), low, high)
     return Compared(median(values), interval, (len(values), len(values)))
+
+
+def _reach(values: Sequence[float]) -> float | None:
+    """Half the width of the median's interval."""
+    interval = _over_rounds(values).interval
+    return (interval.high - interval.low) / 2 if interval else None
 
 
 def _hours(part: Mapping[str, Any], seconds: float) -> float:

@@ -14,6 +14,7 @@ from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.report.model import Decided, Report, Section, Verdict
+from pbwn_repro.report.statistics import significant
 from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, Shown, effort, network_cost
 
 ASSUMPTION = (
@@ -146,7 +147,7 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     made_by = f"{_base(section)} --seeds {wanted}{_only(compared)}"
     return (
         f"With the spread found so far, about {wanted} seeds would decide the comparisons that have an interval and "
-        f"are open: {_counted(more)} more, {hours(more, section)}: `{made_by}`."
+        f"are open: {len(more)} more {'run' if len(more) == 1 else 'runs'}, {hours(more, section)}: `{made_by}`."
     )
 
 
@@ -217,7 +218,7 @@ def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
         kinds.setdefault(json.dumps({**plan.wishes, "seed": 0}, sort_keys=True), []).append(plan)
     alike = [(same[0].config, len(same)) for same in kinds.values()]
     on_gpu = sum(_effort(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
-    words = f"about {on_gpu:,.1f} GPU hours" if on_gpu >= 0.1 else "minutes of a GPU"
+    words = f"about {_rounded(on_gpu)} GPU hours" if on_gpu >= 0.1 else "a few GPU minutes"
     runs = section.runs[["path", "config", "environment"]].itertuples(index=False) if section else ()
     shown = Shown(runs, _effort)
     on_cores = 0.0
@@ -226,7 +227,15 @@ def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
         if seconds is None:
             return words
         on_cores += _effort(config).flops * seconds * count / 3_600
-    return f"{words}, or {on_cores:,.1f} core-hours at the speed of these runs" if plans else words
+    if not plans:
+        return words
+    cores = f"{_rounded(on_cores)} core-hours" if on_cores >= 0.1 else "a few core-minutes"
+    return f"{words}, or {cores} at the speed of these runs"
+
+
+def _rounded(count: float) -> str:
+    """Hours, of which an estimate knows two digits at best."""
+    return f"{count:.1f}" if count < 10 else significant(count, 2)
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
@@ -18,11 +18,18 @@ from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Higher
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.runs import COLUMNS
-from pbwn_repro.report.statistics import Compared, Interval, deviation, mean
+from pbwn_repro.report.statistics import Compared, Interval, decimals_within, deviation, mean
 
 Outcome = Literal["holds", "does not hold", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+ALPHA = "\N{GREEK SMALL LETTER ALPHA}"  # figure 1's scale, in words and on axes alike
 Meaning = Literal["good", "bad", "neutral", "open"]
+MEANINGS: Mapping[Meaning, str] = {
+    "good": "good news for users",
+    "bad": "bad news for users",
+    "neutral": "neither good nor bad news",
+    "open": "",
+}
 
 
 def meaning(claim: Claim, outcome: Outcome) -> Meaning:
@@ -65,7 +72,7 @@ class Summary:
     """What the seeds of one setting gave: one value each. `chosen` is the best of what was searched.
 
     Where every run diverged there are no values, and the mean is not a number. Of times, the mean is the median over
-    rounds, without a deviation.
+    rounds, without a deviation; `reach` is half the width of its interval.
     """
 
     values: tuple[float, ...]
@@ -73,6 +80,7 @@ class Summary:
     deviation: float | None  # the sample's standard deviation; None for a single run
     chosen: Mapping[str, Any] = field(default_factory=dict)
     diverged: int = 0
+    reach: float | None = None
 
     @classmethod
     def of(cls, values: Sequence[float], chosen: Mapping[str, Any] | None = None, diverged: int = 0) -> Summary:
@@ -88,6 +96,11 @@ class Summary:
     def count(self) -> int:
         """How many runs there are."""
         return len(self.values)
+
+    @property
+    def decimals(self) -> int | None:
+        """How many decimals of its mean are known; None where nothing is known of the spread."""
+        return decimals_within(self.reach if self.deviation is None else self.deviation)
 
     @property
     def median(self) -> float:
@@ -130,7 +143,7 @@ class Table:
 class Curve:
     """A line with a band from low to high. `diverged` are the places where runs diverged, which are in no mean.
 
-    `dots` are single runs, (place, value).
+    `lost` says of each how many, such as '1 of 5'; `dots` are single runs, (place, value).
     """
 
     row: Row
@@ -141,6 +154,7 @@ class Curve:
     count: int
     diverged: tuple[float, ...] = ()
     dots: tuple[tuple[float, float], ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -361,6 +375,25 @@ class Report:
     def shown(self) -> list[Section]:
         """The sections that have something to show."""
         return [section for section in self.sections if section.is_shown]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim with what each section says to it: the artefact at a scale, and its variants."""
+
+    claim: Claim
+    sections: tuple[tuple[Section, Decided], ...]
+
+
+def claims_tested(sections: Iterable[Section]) -> dict[str, list[Tested]]:
+    """By the number of the table or figure, each claim once."""
+    found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
+    for section in sections:
+        for decided in section.claims:
+            found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
+    return {
+        number: [Tested(claim, tuple(places)) for claim, places in claims.items()] for number, claims in found.items()
+    }
 
 
 def heading(name: str) -> str:

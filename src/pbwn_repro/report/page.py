@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from markupsafe import Markup, escape
 import pbwn
 from pbwn_repro.catalog import SCALES
 from pbwn_repro.catalog.artefact import Column
-from pbwn_repro.catalog.claims import Claim
 from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.figures import MINUS, Drawing, drawings
@@ -37,13 +35,14 @@ from pbwn_repro.report.markdown import (
 )
 from pbwn_repro.report.missing import ASSUMPTION, command, missing, needed
 from pbwn_repro.report.model import (
+    MEANINGS,
     OUTCOMES,
-    Decided,
     Meaning,
     Outcome,
     Report,
     Section,
     Table,
+    claims_tested,
     good_news,
     heading,
     in_words,
@@ -104,8 +103,9 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
         .get_template("page.html")
         .render(
             sections=_views(report, drawn),
-            overview=overview(report),
+            overview=claims_tested(report.shown),
             tallies=tallies(report),
+            meanings=MEANINGS,
             findings=findings(report)[:3] if tallies(report) else [],
             runs=len({path for section in report.sections for path in section.runs.path}),
             environments=environments(report),
@@ -213,28 +213,6 @@ def environments(report: Report) -> list[dict[str, Any]]:
     return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
 
 
-# --- the claims, each once
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A claim with what each section says to it: the artefact at a scale, and its variants."""
-
-    claim: Claim
-    sections: tuple[tuple[Section, Decided], ...]
-
-
-def overview(report: Report) -> dict[str, list[Tested]]:
-    """By the number of the table or figure, each claim once."""
-    found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
-    for section in report.shown:
-        for decided in section.claims:
-            found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
-    return {
-        number: [Tested(claim, tuple(places)) for claim, places in claims.items()] for number, claims in found.items()
-    }
-
-
 def signed(value: float, low: float | None, high: float | None) -> str:
     """A difference with its sign, and with as many digits as its interval knows."""
     text = digits(value, None if low is None or high is None else Interval(value, low, high))
@@ -251,7 +229,7 @@ def _templates() -> Environment:
     )
     templates.filters |= {
         "capitalise": lambda text: text[:1].upper() + text[1:],
-        "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
+        "code": _code,
         "forest": forest,
         "good_news": good_news,
         "heading": heading,
@@ -259,9 +237,17 @@ def _templates() -> Environment:
         "plural": plural,
         "quoted": lambda text: re.sub(r"`([^']+)'", _SINGLE, text),
         "signed": signed,
+        "together": lambda text: re.sub(r" (?=[%±])|(?<=±) |(?<=median) ", "\N{NO-BREAK SPACE}", text),
         "texts": lambda cell, table: texts(cell, median=table.medians, fixed=table.fixed),
     }
     return templates
+
+
+def _code(text: str) -> Markup:
+    """Text with commands as code, between backticks or bare; no line breaks within an option's name."""
+    marked = re.sub(r"(?<!`)\bpbwn [a-z]+ [\w-]+(?: --[\w-]+ [\w=,.-]*\w)+(?!`)", r"`\g<0>`", text)
+    found = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(marked)))
+    return Markup(re.sub(r"(?<![\w-])--[a-z][\w-]*", r'<span class="option">\g<0></span>', found))
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -26,7 +26,7 @@ from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
-from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean
+from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean, significant
 from pbwn_repro.report.verdicts import difference_in_words, verdicts
 from pbwn_repro.tasks import metric_of
 
@@ -153,7 +153,7 @@ def _diverged(cells: Cells) -> list[str]:
     found = []
     for values, lost in cells.runs[cells.runs.state == "diverged"].groupby(axes, sort=False):
         place = "".join(f", {name} = {value}" for name, value in zip(axes[1:], values[1:], strict=True))
-        found.append(f"Diverged: {cells.title(str(values[0]))}{place}, seeds {', '.join(map(str, sorted(lost.seed)))}.")
+        found.append(f"Diverged: {cells.title(str(values[0]))}{place}, {_seeds(sorted(lost.seed))}.")
     return found
 
 
@@ -162,7 +162,9 @@ def _counted(section: Section) -> list[str]:
     count = sum(verdict.difference is not None for verdict in section.verdicts)
     if count < 2:
         return []
-    return [f"{count} comparisons with the claims: of twenty that compare equals, one is expected to differ by chance."]
+    return [
+        f"{count} comparisons with the claims: about one in twenty comparisons of equal methods would differ by chance."
+    ]
 
 
 def _lengths(configs: Iterable[RunConfig]) -> list[str]:
@@ -357,7 +359,7 @@ def _good_ranges(cells: Cells) -> list[str]:
         unit = f" {cells.metric.unit}" if cells.metric.unit else ""
         tried = ", ".join(f"{rate:g}" for rate in sorted(cells.tried(row.key, column.value, "lr")))
         found.append(
-            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({best:.3g}{unit}) at the {words}, "
+            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({significant(best)}{unit}) at the {words}, "
             f"of {tried}."
         )
     return found

@@ -188,11 +188,32 @@ def digits(value: float, within: Interval | None = None) -> str:
     >>> digits(0.012345, Interval(0.012345, -0.02, 0.05)), digits(123.4, Interval(123.4, 90.0, 160.0))
     ('0.012', '123')
     """
-    reach = (within.high - within.low) / 2 if within else 0.0
-    if reach > 0 and math.isfinite(reach):
-        decimals = max(0, 1 - math.floor(math.log10(reach)))
+    decimals = decimals_within((within.high - within.low) / 2 if within else None)
+    if decimals is not None:
         return f"{round(value, decimals) + 0.0:.{decimals}f}"
     return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def decimals_within(reach: float | None) -> int | None:
+    """The decimals of a number that is known to within `reach`, a standard deviation or half an interval.
+
+    Those down to the second digit of `reach`: what comes after it is chance. None where nothing is known of it.
+
+    >>> decimals_within(4.12), decimals_within(13.2), decimals_within(0.0029), decimals_within(None)
+    (1, 0, 4, None)
+    """
+    if not reach or not math.isfinite(reach):
+        return None
+    return max(0, 1 - math.floor(math.log10(reach)))
+
+
+def significant(value: float, count: int = 3) -> str:
+    """A number that has neither spread nor interval, with so many digits that count and no power of ten.
+
+    >>> significant(24217.3), significant(486.5, 2), significant(0.00584, 2), significant(2.0)
+    ('24,200', '490', '0.0058', '2')
+    """
+    return f"{float(f'{value:.{count}g}'):,.10g}"
 
 
 def span(interval: Interval) -> str:

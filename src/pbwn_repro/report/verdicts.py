@@ -48,6 +48,7 @@ from pbwn_repro.report.statistics import (
     paired,
     runs,
     shared,
+    significant,
     span,
 )
 
@@ -87,7 +88,7 @@ def _comparisons(claim: Claim, criterion: Comparison, cells: Cells) -> Iterator[
     yield from _distinct(compared)
     left = ", ".join(column.title for column in columns if column not in begun)
     if begun and left:
-        yield replace(undecided(claim, f"No runs yet at {left}, of which the claim speaks too."), column=left)
+        yield replace(undecided(claim, f"The claim also covers {left}, where there are no runs yet."), column=left)
 
 
 def _distinct(found: Iterable[Verdict]) -> Iterator[Verdict]:
@@ -196,9 +197,11 @@ def _beside(criterion: Comparison, row: str, against: str, column: Column, cells
     values = [list(cells.values(key, other).values()) for key in (row, against)]
     if not all(values):
         return ""
-    ours, theirs = map(mean, values)
-    names = METRICS[criterion.beside].words
-    return f"The {names}: {digits(ours)} of {cells.title(row)}, {digits(theirs)} of {cells.title(against)}."
+    ours, theirs = (
+        f"{significant(mean(found), 2)} for {cells.title(key)}"
+        for key, found in zip((row, against), values, strict=True)
+    )
+    return f"The {METRICS[criterion.beside].words}: {ours}, {theirs}."
 
 
 def _with_search(
@@ -255,7 +258,7 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
     place = f"{first.title} to {last.title}"
     interval, counts = compared.interval, compared.counts
     if interval is None:
-        words = f"The gain of {title} over {against} from {place}: {runs(counts)}, an interval needs two."
+        words = f"The gain of {title} over {against} from {place}: {runs(counts)}; an interval needs at least two."
         outcome, lost, _ = _with_losses("undecided", corners, (row,), cells)
         return Verdict(claim, outcome, words + lost, counts=counts, row=title, against=against, column=place)
     points = METRICS[criterion.metric].points
@@ -339,10 +342,15 @@ def _best_settings(claim: Claim, criterion: BestSetting, cells: Cells) -> Iterat
             continue
         title, metric = cells.title(row), cells.metric
         best = cells.chosen[row, ""].setting[criterion.name]
-        words = f"{title} has the {metric.lowest} {metric.words} at {best:g}, of {_listed(tried)}"
+        setting = {"lr": "rate"}.get(criterion.name, criterion.name)
+        words = (
+            f"{title} reaches its {metric.lowest} {metric.words} at {setting} {best:g} (searched: {_listed(tried)})"
+            if len(tried) > 1
+            else f"{title}: only {setting} {best:g} has been run"
+        )
         if still_open := [value for value in cells.to_try(criterion.name) if value not in tried]:
-            words += f". Not finished: {_listed(still_open)}."
-            yield replace(undecided(claim, words), row=title)
+            rest = f"; not run yet: {_listed(still_open)}" if len(tried) > 1 else ""
+            yield replace(undecided(claim, f"{words}{rest}."), row=title)
             continue
         stated = tried[criterion.value]
         rivals = {rival: values for rival, values in tried.items() if rival != criterion.value}
@@ -417,7 +425,7 @@ def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, 
     difference, counts = mean(differences), (len(values), len(values))
     outcome, firmly = (one_sided(found, counts, lower=True) for found in (interval, strict))
     amount = _amount(difference, interval, "points")
-    limits = span(interval) if interval else "one run: an interval needs two"
+    limits = span(interval) if interval else "one run; an interval needs at least two"
     words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
     compared = Compared(difference, interval, counts, dots=tuple(differences))
     firm, few = firmly == outcome, len(values) < FEW
@@ -461,8 +469,9 @@ def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
             names = (cells.title(pair[0]), cells.title(pair[1]), column.title)
             words = (
                 f"At {column.title}, {names[0]} is within {criterion.margin:g} {metric.points} of the {metric.lowest} "
-                f"{metric.words} ({best:.3g}) at {_listed(ours) or 'none'}, {names[1]} at {_listed(theirs) or 'none'}, "
-                f"of the {what}s {_listed(found[pair[0]])}{'' if least else ' (not all of them run)'}."
+                f"{metric.words} ({significant(best)}) at {_listed(ours) or 'none'}, {names[1]} at "
+                f"{_listed(theirs) or 'none'}, of the {what}s {_listed(found[pair[0]])}"
+                f"{'' if least else ' (not all of them run)'}."
             )
             holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
             outcome = holds if least else "undecided"
@@ -506,7 +515,7 @@ def _amount(difference: float, interval: Interval | None, unit: str = "") -> str
 
 def _basis(compared: Compared) -> str:
     if compared.interval is None:
-        return f", but with {runs(compared.counts)}: an interval needs two a side"
+        return f", but with {runs(compared.counts)}; an interval needs at least two per side"
     return f" ({span(compared.interval)}; {compared.kind})"
 
 
@@ -522,7 +531,7 @@ def _sentence(
     if compared.difference is None:
         row, against, column = names
         place = f" at {column}" if column else ""
-        return f"{row} against {against}{place}: {runs(compared.counts)}, nothing to compare."
+        return f"{row} against {against}{place}: {_nothing(compared.counts)}, nothing to compare."
     found = difference_in_words(names, compared, metric)
     if compared.interval is None:
         return f"The {found}."
@@ -537,6 +546,13 @@ def _sentence(
         "undecided": f"neither within the margin of {margin} nor beyond it",
     }[outcome]
     return f"The {found}: {ending}."
+
+
+def _nothing(counts: tuple[int, int]) -> str:
+    """How many runs stand on each side, where one has none."""
+    if not any(counts):
+        return "no finished runs"
+    return " against ".join(f"{count} {'run' if count == 1 else 'runs'}" if count else "none" for count in counts)
 
 
 def _listed(values: Iterable[float]) -> str:

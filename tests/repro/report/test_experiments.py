@@ -73,7 +73,7 @@ def test_the_figure_shows_each_rate_at_its_best_decay(tmp_path):
     write_grid(tmp_path)
     found = section(collect(tmp_path), RULES, "short")
     [plot] = [plot for plot in found.plots if plot.main]
-    assert plot.title == "What the search over the learning rate gave, at the best weight decay of each"
+    assert plot.title == "Test error over the learning rate, at the best weight decay of each"
     curves = {curve.row.key: curve for curve in plot.curves}
     assert curves["normal"].x == (0.02, 0.1, 0.5)
     assert curves["normal"].mean == (12.0, 10.0, 11.0)

@@ -3,10 +3,13 @@
 import base64
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from pbwn_repro.report.markdown import texts
+from pbwn_repro.report.page import page
+from pbwn_repro.report.sections import collect
 from repro.report.made import rendered, report
 
 FLAGS = (
@@ -34,6 +37,11 @@ return [...document.querySelectorAll("body *")].filter((element) => {
   return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05) < 4.5;
 }).map((element) => element.textContent.trim().slice(0, 40));
 """
+TOO_WIDE = (
+    "return [...document.querySelectorAll('.scroll, pre')].filter((box) => box.scrollWidth > box.clientWidth)"
+    ".map((box) => box.innerText.slice(0, 60));"
+)
+KEPT_RUNS = Path(__file__).parents[3] / "results"
 OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = arguments[0]; });"
 
 
@@ -79,6 +87,22 @@ def look(browser):
     return set_up
 
 
+@pytest.fixture(scope="module")
+def kept_page(tmp_path_factory):
+    file = tmp_path_factory.mktemp("kept") / "report.html"
+    file.write_text(page(collect(KEPT_RUNS)))
+    return file.as_uri()
+
+
+@pytest.fixture
+def kept(browser, kept_page):
+    """The report of the runs in results/, opened for one test."""
+    before = browser.current_url
+    browser.get(kept_page)
+    yield browser
+    browser.get(before)
+
+
 def test_the_page_opens_without_complaints_and_without_requests(browser):
     assert browser.get_log("browser") == []
     messages = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
@@ -122,10 +146,12 @@ def test_nothing_sticks_out_on_a_phone(look, details):
 
 @pytest.mark.parametrize("width", [400, 1280])
 def test_no_table_and_no_listing_is_wider_than_its_box(look, width):
-    assert not look(width=width).execute_script(
-        "return [...document.querySelectorAll('.scroll, pre')].filter((box) => box.scrollWidth > box.clientWidth)"
-        ".map((box) => box.innerText.slice(0, 60));"
-    )
+    assert not look(width=width).execute_script(TOO_WIDE)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_table_of_the_kept_runs_is_wider_than_its_box(look, kept, width):
+    assert not look(width=width).execute_script(TOO_WIDE)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

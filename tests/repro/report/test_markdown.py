@@ -5,6 +5,7 @@ import io
 import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from pbwn_repro.report.markdown import (
     latex,
     markdown,
     ours_text,
+    overview,
     paper_text,
     summary,
     texts,
@@ -38,6 +40,9 @@ OURS = Summary((1.6, 1.7), 1.65, 0.0707, {"lr": 0.1}, 1)
         (Summary((0.000821,), 0.000821, None), "0.000821 (1)"),
         (Summary((0.0,), 0.0, None), "0.00 (1)"),
         (Summary((-0.0123,), -0.0123, None), "-0.0123 (1)"),
+        (Summary((24.4, 30.3), 27.36, 4.12), "27.4 ± 4.1 (2)"),
+        (Summary((0.0, 0.0049), 0.00247, 0.00291), "0.0025 ± 0.0029 (2)"),
+        (Summary((180.1, 196.57), 196.57, None, reach=12.3), "197 (2)"),
     ],
 )
 def test_ours_are_mean_deviation_and_runs(summary, words):
@@ -47,7 +52,7 @@ def test_ours_are_mean_deviation_and_runs(summary, words):
 def test_where_a_few_failed_runs_carry_the_mean_the_median_stands_beside_it():
     authors = (0.97, 2.23, 1.02, 9.51, 1.02, 0.99, 3.81, 2.28, 1.04, 2.27)
     found = Summary(authors, 2.514, 2.56)
-    assert ours_text(found, median=True) == "2.51 ± 2.56, median 1.64 (10)"
+    assert ours_text(found, median=True) == "2.5 ± 2.6, median 1.64 (10)"
     assert ours_text(Summary((8.0,), 8.0, None), median=True) == "8.00 (1)"
 
 
@@ -134,6 +139,18 @@ def test_the_whole_report_has_verdict_interval_runs_scale_and_hardware(report):
     assert "At Res-20 BaseLine (7.94) is better than PBWN-Riem (8.03)" in text
 
 
+def test_each_claim_stands_once_above_its_comparisons_and_before_its_scales():
+    report = collect(Path(__file__).parents[3] / "results")
+    for table in (overview(report), summary(report)):
+        claims = re.findall(r"^\| \**((?:Figure|Table) \w+: [^|*]+)", table, flags=re.MULTILINE)
+        assert len(claims) == len(set(claims)) > 10
+        assert [words for words in claims if "lower than that of the Ladder network without projection" in words]
+    scales = re.findall(
+        r"^\|.*without projection \|.* paper \|\n\| +\|.* short \|$", summary(report), flags=re.MULTILINE
+    )
+    assert len(scales) == 1
+
+
 def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
     text = whole(report)
     assert (
@@ -165,7 +182,7 @@ def test_where_all_runs_are_there_a_claim_says_how_many_seeds_would_decide_it(tm
             write_run(tmp_path, plan, errors=(9.0, error))
     words = (
         "Missing: with the spread found so far, about 20 seeds would decide the comparisons that have an interval and "
-        "are open: 30 runs more, minutes of a GPU: "
+        "are open: 30 more runs, a few GPU minutes: "
     )
     command = "`pbwn reproduce figure-2b --scale paper --seeds 20 --only interval=1,interval=100`."
     assert words + command in whole(collect(tmp_path))
@@ -209,7 +226,7 @@ def test_the_table_of_the_readme_carries_what_has_to_be_known_of_a_test(report, 
             write_run(tmp_path / "more", plan, losses=(1.0 if method == "normal" else 0.2, end))
     [line] = [line for line in summary(collect(tmp_path / "more")).splitlines() if "averaged over the run, is" in line]
     assert "*A test of ours, not the paper's words" in line
-    assert "*The final training loss: 0.50 of PBWN-Riem, 0.10 of Normal.*" in line
+    assert "*The final training loss: 0.5 for PBWN-Riem, 0.1 for Normal.*" in line
 
 
 def test_every_line_of_a_markdown_table_has_the_same_number_of_fields(report):

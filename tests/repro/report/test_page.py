@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,9 +15,21 @@ from pbwn_repro.exit_codes import USAGE, exit_code
 from pbwn_repro.report.figures import MINUS, of_plot, spread
 from pbwn_repro.report.forest import AGAINST, FOR, forest
 from pbwn_repro.report.markdown import texts, without_literature
-from pbwn_repro.report.model import Cell, Curve, Decided, Plot, Row, Verdict, good_news, meaning
-from pbwn_repro.report.page import best, overview, page, signed, tallies, write_files
+from pbwn_repro.report.model import (
+    MEANINGS,
+    Cell,
+    Curve,
+    Decided,
+    Plot,
+    Row,
+    Verdict,
+    claims_tested,
+    good_news,
+    meaning,
+)
+from pbwn_repro.report.page import best, page, signed, tallies, write_files
 from pbwn_repro.report.palette import METHODS, strokes, tones
+from pbwn_repro.report.sections import collect
 from repro.report.made import curves, rendered, report, table_of, verdicts
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -109,7 +122,7 @@ def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
     begun = replace(whole.sections[1], begun=whole.sections[1].begun.head(0))
     text = page(replace(whole, sections=(whole.sections[-1], begun)))
     assert 'id="figure-2a-paper"' not in text
-    assert "<code>pbwn reproduce figure-2a --scale paper</code>" in text
+    assert '<code>pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>' in text
     assert ">Effect of norm projection</td>" in text
 
 
@@ -218,6 +231,7 @@ def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
         ("table-5-pbwn", "time over Normal's, in %; less is better", ("less time", "more time")),
         ("table-8-better", "test error, difference in points; lower is better", ("A better", "B better")),
         ("figure-2a-rate", "final training loss, difference; lower is better", (FOR, AGAINST)),
+        ("figure-2b-jumps", "largest early rise of the loss, difference; the claim says higher", (AGAINST, FOR)),
     ],
 )
 def test_a_plot_of_differences_names_its_unit_and_what_each_side_means(name, unit, sides):
@@ -226,6 +240,14 @@ def test_a_plot_of_differences_names_its_unit_and_what_each_side_means(name, uni
     pair = [one, replace(one, against="C")] if name == "table-3-better" else [one]
     drawn = forest(pair, "final_training_loss")
     assert (drawn.unit, drawn.sides) == (unit, sides)
+
+
+def test_each_line_of_a_plot_of_differences_has_the_name_that_tells_it_from_the_others():
+    one = Verdict(verdicts("table-3")[0].claim, "holds", "", -1.0, -2.0, 0.5, (5, 5), "A", "B", "first")
+    assert [line.name for line in forest([one]).lines] == [""]
+    assert [line.name for line in forest([one, replace(one, row="C")]).lines] == ["A", "C"]
+    pairs = [one, replace(one, against="D", column="second")]
+    assert [line.name for line in forest(pairs).lines] == ["against B, first", "against D, second"]
 
 
 def test_the_margin_of_a_claim_is_drawn_too():
@@ -254,13 +276,37 @@ def test_the_colour_of_a_verdict_is_what_it_means_to_a_user(name, outcome, means
     assert (meaning(claim, outcome), good_news(claim, outcome)) == (means, news)
 
 
+def test_the_legend_says_what_each_colour_means(whole, text):
+    counted = [key for tally in tallies(whole).values() for key in tally]
+    assert {means for _, means in counted} >= {"good", "open"}
+    for outcome, means in counted:
+        shown = re.findall(rf'<li class="{means}">\d+ ([^<]+)</li>', text)
+        assert shown
+        if outcome != "undecided":
+            assert all(line.endswith(f"({MEANINGS[means]})") for line in shown)
+
+
+def test_the_number_of_a_card_is_not_torn_from_its_unit():
+    shown = page(collect(Path(__file__).parents[3] / "results"))
+    cards = shown[shown.index('<ul class="cards"') : shown.index("</ul>", shown.index('<ul class="cards"'))]
+    assert "1.19\N{NO-BREAK SPACE}% (median\N{NO-BREAK SPACE}0.90\N{NO-BREAK SPACE}%)" in cards
+    assert not re.search(r"\d %| ± ", cards)
+
+
+def test_a_bare_command_in_a_remark_is_set_as_code_and_its_options_do_not_break(whole):
+    remarks = ("The paper's data: pbwn reproduce figure-2a --scale paper. Also `--only lr=1`, and day-old words.",)
+    shown = page(replace(whole, sections=(replace(whole.sections[0], remarks=remarks),)))
+    assert '<code>pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>. Also' in shown
+    assert '<code><span class="option">--only</span> lr=1</code>, and day-old words.' in shown
+
+
 def test_the_overview_has_each_claim_once_with_a_verdict_for_each_section(whole):
     again = replace(whole.sections[3], variant={"init": "authors"})
-    found = overview(replace(whole, sections=(*whole.sections, again)))["Table 3"]
-    assert [tested.claim for tested in found] == [decided.claim for decided in again.claims]
+    found = claims_tested((*whole.sections, again))["Table 3"]
+    assert [each.claim for each in found] == [decided.claim for decided in again.claims]
     assert all(
-        [section.setting for section, _ in tested.sections] == ["paper scale", "paper scale, init = authors"]
-        for tested in found
+        [section.setting for section, _ in each.sections] == ["paper scale", "paper scale, init = authors"]
+        for each in found
     )
 
 

@@ -227,9 +227,27 @@ def test_a_search_is_drawn_over_the_seeds_that_all_settings_have_and_says_where_
     [plot] = [p for p in section(collect(tmp_path), "figure-2a").plots if p.name == "figure-2a-paper-search"]
     [curve] = plot.curves
     assert (curve.x, curve.mean, curve.diverged) == ((0.03, 0.1, 0.3), (0.5, 0.4, 0.2), (1.0,))
-    assert "diverged at 1" in of_plot(plot).description
+    assert "2 of 3 diverged at 1" in of_plot(plot).description
     assert of_plot(plot).title.endswith("a cross where runs diverged")
     assert ">PBWN</text>" in of_plot(plot).svg
+
+
+def test_runs_that_diverged_are_drawn_in_a_band_of_their_own_and_no_dot_is_cut(tmp_path):
+    for rate, losses in ((1.0, (None, 0.9)), (0.3, (0.2, 0.9)), (0.1, (0.4, 0.5))):
+        for plan, loss in zip(plans("figure-2a", seeds=2, method="pbwn", sizes="paper", lr=rate), losses, strict=True):
+            write_run(tmp_path, plan, losses=(2.0, loss or 0), state="diverged" if loss is None else "done")
+    [plot] = [p for p in section(collect(tmp_path), "figure-2a").plots if p.name == "figure-2a-paper-search"]
+    band, panel = of_plot(plot).draw().axes
+    assert band.get_position().y0 > panel.get_position().y1
+    assert [label.get_text() for label in band.get_yticklabels()] == ["diverged"]
+    assert [(list(line.get_xdata()), line.get_marker()) for line in band.lines] == [([1.0], "x")]
+    assert [text.get_text() for text in band.texts] == ["1 of 2"]
+    assert {line.get_marker() for line in panel.lines} == {"None", "o"}
+    low, high = panel.get_xlim()
+    assert low < 0.1
+    assert high > 1.0
+    none = replace(plot, curves=tuple(replace(curve, diverged=(), lost=()) for curve in plot.curves))
+    assert len(of_plot(none).draw().axes) == 1
 
 
 def test_commands_name_the_copy_and_the_seeds_of_the_runs(tmp_path):
@@ -287,7 +305,9 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     assert not longer.verdicts
     compared, *itself, first, second = longer.compared
     assert itself[1].startswith("The same method twice: the test error of PBWN with seeds 1, 3 is ")
-    assert itself[1].endswith("than that of PBWN with seed 2, but with 2 and 1 runs: an interval needs two a side.")
+    assert itself[1].endswith(
+        "than that of PBWN with seed 2, but with 2 and 1 runs; an interval needs at least two per side."
+    )
     assert compared.startswith("The test error of PBWN is 1.30 points lower than that of Normal (95 % interval ")
     assert compared.endswith("paired t, 3 pairs by seed). It is the best of 3 and of 3 settings.")
     assert [first, second] == [

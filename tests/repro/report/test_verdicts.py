@@ -192,7 +192,7 @@ def test_where_both_sides_diverge_wholly_the_claim_does_not_hold(tmp_path):
             write_run(tmp_path, plan, state="diverged")
     found = verdict(tmp_path, "table-3-better", column="Res-110")
     assert (found.outcome, found.counts) == ("does not hold", (0, 0))
-    assert found.sentence.startswith("PBWN against BaseLine at Res-110: 0 runs each, nothing to compare.")
+    assert found.sentence.startswith("PBWN against BaseLine at Res-110: no finished runs, nothing to compare.")
 
 
 def test_two_runs_that_agree_to_the_digit_are_not_enough(tmp_path):
@@ -250,7 +250,7 @@ def test_a_claim_on_all_columns_does_not_hold_by_one(tmp_path):
     found = section(collect(tmp_path), "table-3")
     [better] = [each for each in found.claims if each.claim.name == "table-3-better"]
     assert (better.outcome, better.counts) == ("undecided", {"holds": 6, "undecided": 1})
-    assert better.verdicts[-1].sentence.startswith("No runs yet at Res-32, Res-44, Res-56, Res-110")
+    assert better.verdicts[-1].sentence.startswith("The claim also covers Res-32, Res-44, Res-56, Res-110")
 
 
 def test_a_scale_with_fewer_columns_is_complete_with_them(tmp_path):
@@ -317,13 +317,13 @@ def search(root, losses):
             {1.0: (0.1, 0.3, 0.35), 0.3: (0.2, 0.21, 0.22)},
             "1",
             "undecided",
-            "at 0.3, of 1, 0.3, 0.1, 0.03, 0.01: no ",
+            "at rate 0.3 (searched: 1, 0.3, 0.1, 0.03, 0.01): no ",
         ),
         (
             {1.0: (0.1, 0.11, 0.12), 0.3: (0.2, 0.22, 0.21)},
             "1",
             "does not hold",
-            "at 1, of 1, 0.3, 0.1, 0.03, 0.01: at ",
+            "at rate 1 (searched: 1, 0.3, 0.1, 0.03, 0.01): at ",
         ),
         ({1.0: (None, None, None), 0.3: (0.2, 0.2, 0.2)}, "0.1", "undecided", "with one run each"),
         ({1.0: (0.9, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "1", "does not hold", "1 of 3 runs at 0.3 and 0 of 3 at 1 div"),
@@ -333,7 +333,7 @@ def search(root, losses):
             "undecided",
             "1 of 2 runs at 0.3 and 0 of 1 at 0.1 diverged",
         ),
-        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "undecided", "lowest final training loss at 0.1"),
+        ({1.0: (None, 0.9, 0.9), 0.3: (0.2, None, 0.2)}, "0.1", "undecided", "lowest final training loss at rate 0.1"),
     ],
 )
 def test_the_stated_rate_has_to_beat_each_other_one(tmp_path, losses, rival, outcome, words):
