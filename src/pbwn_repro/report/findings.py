@@ -15,6 +15,7 @@ from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.cells import by_seed
 from pbwn_repro.report.curves import search_curve
 from pbwn_repro.report.model import Plot, Report, Section, Summary
+from pbwn_repro.report.statistics import Interval, span
 
 LADDER, MLP, COST = "table-8", "figure-2a", "table-5"
 _WITH, _WITHOUT, _START = "pbwn", "normal", "unit-start"
@@ -109,7 +110,7 @@ def _with_and_without(section: Section, column: Column, what: str, paper: str) -
     value, beside = _at_rate(section, ours), f"{_at_rate(section, theirs)} without"
     if start is not None and start.count >= _FEWEST:
         beside += f", {_at_rate(section, start)} with unit norms at the start only"
-    yield Finding(what, value, beside, paper, _runs(section, ours, theirs), section.anchor)
+    yield Finding(what, value, beside, paper, _runs(section, column, ours, theirs), section.anchor)
 
 
 def _at_rate(section: Section, summary: Summary) -> str:
@@ -158,10 +159,27 @@ def _of_the_paper(section: Section, column: Column) -> str:
     return f"The paper has {ours.text or ours.value} % and {theirs.text or theirs.value} %." if ours and theirs else ""
 
 
-def _runs(section: Section, ours: Summary, theirs: Summary) -> str:
+def _runs(section: Section, column: Column, ours: Summary, theirs: Summary) -> str:
     counts = {ours.count, theirs.count}
     count = f"{ours.count}" if len(counts) == 1 else f"{ours.count} and {theirs.count}"
-    return f"{count} {'seed' if counts == {1} else 'seeds'}, {section.scale} scale"
+    return f"{count} {'seed' if counts == {1} else 'seeds'}{_paired(section, column)}, {section.scale} scale"
+
+
+def _paired(section: Section, column: Column) -> str:
+    """With how many seeds PBWN has the lower value, and the interval of the difference, if a claim compares the two."""
+    assert section.table is not None
+    titles = {row.key: row.title for row in section.table.rows}
+    sides = (titles[_WITH], titles[_WITHOUT], column.title)
+    for verdict in section.verdicts:
+        if (
+            (verdict.row, verdict.against, verdict.column) == sides
+            and verdict.low is not None
+            and verdict.high is not None
+        ):
+            lower = sum(dot < 0 for dot in verdict.dots)
+            known = span(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
+            return f", lower with {lower} of {len(verdict.dots)}, {known} points"
+    return ""
 
 
 def _span(values: Sequence[float]) -> str:
