@@ -429,7 +429,7 @@ class NormProjection:
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
-            driver.has_found_masters = driver.has_begun = steps > 0
+            driver.stateless, driver.has_begun = None, steps > 0
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
@@ -456,7 +456,7 @@ class NormProjection:
                 on_step=partial(self._after_step, driver),
                 exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
-            driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
+            driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
         self._hear_gradients()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
@@ -514,12 +514,13 @@ class NormProjection:
                 driver.warn_of_decay()
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
                 driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
-            if state is None and optimizer.state:
-                driver.find_masters()
         if state is not None:
             self.load_state_dict(state)
             paths.refuse_mismatches(self._constraint, weights, self._radii)
-        else:
+        for driver, optimizer in zip(self._drivers, optimizers, strict=True):
+            if optimizer.state:
+                driver.find_masters()
+        if state is None:
             paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             with self._initially(optimizers, project, example):
@@ -614,8 +615,7 @@ class NormProjection:
 
     def _after_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
-        if not driver.has_found_masters:
-            driver.find_masters()
+        driver.find_masters()
         driver.steps += 1
         driver.projected = self._every is not None and driver.steps % self._every == 0
         watched, driver.watched = driver.watched, None
