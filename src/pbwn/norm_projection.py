@@ -137,6 +137,7 @@ def attach(
         selection,
         optimizer=optimizers,
         zero=state.get("zero", ()) if isinstance(state, Mapping) else (),
+        zero_too=isinstance(constraint, MaxNorm),
         only=only,
         also=also,
         skip=skip,
@@ -205,6 +206,7 @@ def project_(
         per=per,
         strict=strict,
         frozen="constrain",
+        zero_too=isinstance(constraint, MaxNorm),
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
@@ -304,6 +306,8 @@ class NormProjection:
             with self._following(model):
                 Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
             return
+        for driver in self._drivers:
+            self._begin(driver)
         before = None if self._monitor is None else self._monitor.loss_of(self._model)
         if before is not None:
             dtensor.reshard(self._model)
@@ -311,6 +315,7 @@ class NormProjection:
             for driver in self._drivers:
                 self._batch_at(driver, driver.steps).project_(synchronize=True)
                 driver.projected = True
+                driver.forget_curvature()
         if self._monitor is not None and before is not None:
             self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
 
@@ -593,9 +598,7 @@ class NormProjection:
         }
 
     def _before_step(self, driver: Driver) -> None:
-        if not driver.has_begun:
-            self._refuse_replaced(driver)
-            driver.has_begun = True
+        self._begin(driver)
         if self._step != "plain":
             self._fsdp.reshard()
             driver.before = self._batch(driver).snapshot()
@@ -643,8 +646,10 @@ class NormProjection:
         self._fsdp.reshard()
         return loss
 
-    def _refuse_replaced(self, driver: Driver) -> None:
+    def _begin(self, driver: Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
+        if driver.has_begun:
+            return
         weights = [weight for weight in driver.weights if keeps_initial_norms(self._constraint, weight)]
         if weights:
             self._fsdp.reshard()
@@ -659,6 +664,7 @@ class NormProjection:
                     "the first projection would scale it back. Load weights first, then attach; or call detach() and "
                     "attach again"
                 )
+        driver.has_begun = True
 
     def _batch_at(self, driver: Driver, step: int) -> Batch:
         """The weights of an optimizer, with the radii that they are to have after so many steps."""

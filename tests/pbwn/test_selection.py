@@ -166,6 +166,14 @@ def test_a_wish_that_cannot_be_met_is_an_error_that_says_why(wishes, words):
         pbwn.select(Everything(), **wishes)
 
 
+def test_patterns_may_come_from_any_iterable():
+    model = deep()
+    assert names(pbwn.select(model, only=(name for name in ["1"]))) == ["1.weight"]
+    assert names(pbwn.select(model, skip=iter(["1"]))) == ["0.weight"]
+    with pytest.raises(TypeError, match=r"also must be a list of patterns.*got 3"):
+        pbwn.select(model, also=3)
+
+
 def test_a_bare_string_instead_of_a_list_of_patterns_is_refused():
     with pytest.raises(TypeError, match=r"write skip=\['head'\]"):
         pbwn.select(Everything(), skip="head")
@@ -646,6 +654,21 @@ def test_a_weight_that_is_zero_when_it_is_attached_is_left_alone_though_it_was_s
     model(torch.ones(3, 4)).sum().backward()
     optimizer.step()
     assert model[1].weight.abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_weight_that_starts_at_zero_is_kept_in_a_ball(given):
+    model = deep()
+    nn.init.zeros_(model[1].weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    selection = pbwn.select(model) if given else None
+    projection = pbwn.attach(model, optimizer, selection=selection, constraint=pbwn.MaxNorm(0.1))
+    assert names(projection.selection) == ["0.weight", "1.weight"]
+    for _ in range(3):
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    assert model[1].weight.norm(dim=1).max() <= 0.1 + 1e-6
+    assert projection.check().ok
 
 
 def test_a_weight_that_started_at_zero_is_left_alone_in_a_resumed_run_too():

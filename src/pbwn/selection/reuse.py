@@ -16,7 +16,7 @@ from pbwn.selection.rules import FROZEN, NOT_HELD, Reason, default_axes
 from pbwn.selection.selector import select
 from pbwn.selection.table import shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, Selection, held_by
-from pbwn.selection.zeros import without_zeros
+from pbwn.selection.zeros import with_zeros, without_zeros
 
 
 def chosen(
@@ -26,23 +26,27 @@ def chosen(
     optimizer: Iterable[Optimizer] | None = None,
     frozen: Literal["leave", "constrain"] = "leave",
     zero: Collection[str] = (),
+    zero_too: bool = False,
     **options: Any,
 ) -> Selection:
     """The selection that was given, as far as it holds for these optimizers, or what `select` makes of these options.
 
-    `zero` names weights that were zero when training began, and are left alone though they are not zero any more. Where
-    weights are sharded, every process has to call this.
+    `zero` names weights that were zero when training began, and are left alone though they are not zero any more;
+    `zero_too` constrains those that are zero like any other. Where weights are sharded, every process has to call this.
     """
     if selection is None:
-        return without_zeros(select(model, optimizer=optimizer, frozen=frozen, **options), known=zero)
-    if not isinstance(selection, Selection):
+        selection = select(model, optimizer=optimizer, frozen=frozen, **options)
+    elif not isinstance(selection, Selection):
         raise TypeError(f"selection must be what pbwn.select(model) returned; got {type(selection).__name__}")
-    for name, option in options.items():
-        default = signature(select).parameters[name].default
-        if option != default and (option or default):
-            raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
-    _check_model(model, selection)
-    dtensor.reshard(model)
+    else:
+        for name, option in options.items():
+            default = signature(select).parameters[name].default
+            if option != default and (option or default):
+                raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
+        _check_model(model, selection)
+        dtensor.reshard(model)
+    if zero_too:
+        selection = with_zeros(selection)
     held = None if optimizer is None else held_by(optimizer)
     reasons: dict[ConstrainedWeight, Reason] = {}
     for weight in selection.constrained:
@@ -50,7 +54,8 @@ def chosen(
             reasons[weight] = NOT_HELD
         elif frozen == "leave" and not weight.tensor.requires_grad:
             reasons[weight] = FROZEN
-    return without_zeros(selection.without(reasons), known=zero)
+    selection = selection.without(reasons)
+    return selection if zero_too else without_zeros(selection, known=zero)
 
 
 def _check_model(model: nn.Module, selection: Selection) -> None:

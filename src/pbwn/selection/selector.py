@@ -327,12 +327,13 @@ def _tied(model: nn.Module) -> list[list[NamedParameter]]:
     return list(found.values())
 
 
-def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
+def _patterns(argument: str, patterns: Iterable[str]) -> tuple[str, ...]:
     if isinstance(patterns, str):
         raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
-    if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
+    found = tuple(patterns) if isinstance(patterns, Iterable) else (patterns,)
+    if not all(isinstance(pattern, str) for pattern in found):
         raise TypeError(f"{argument} must be a list of patterns, such as ['layer1.*']; got {patterns!r}")
-    return tuple(patterns)
+    return found
 
 
 def _padding(tied: list[NamedParameter]) -> int | None:

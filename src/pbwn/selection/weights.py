@@ -70,6 +70,7 @@ class LeftAlone:
     shape: tuple[int, ...]
     reason: Reason
     others: tuple[str, ...] = ()  # the names of tied parameters beside the first
+    weight: ConstrainedWeight | None = None  # as it would be constrained, where that is known
 
     @property
     def layer(self) -> str:
@@ -115,7 +116,7 @@ class Selection:
 
     def without(self, reasons: Mapping[ConstrainedWeight, Reason]) -> Selection:
         """The same, but with these weights left alone after all, each for its reason."""
-        left_alone = [LeftAlone(each.name, each.module, each.shape, why, each.others) for each, why in reasons.items()]
+        left_alone = [LeftAlone(w.name, w.module, w.shape, why, w.others, weight=w) for w, why in reasons.items()]
         return replace(
             self,
             constrained=tuple(weight for weight in self.constrained if weight not in reasons),
