@@ -580,7 +580,7 @@ class NormProjection:
             for named in named_parameters(self._model)
             if named.parameter.requires_grad and id(named.parameter) in held and id(named.parameter) not in served
         )
-        return tuple(unconstrained(self._selection, trained))
+        return tuple(unconstrained(self._model, self._selection, trained))
 
     def _current_radii(self) -> dict[str, float | Tensor]:
         """The radii at the last projection, by the weight's name."""

@@ -973,6 +973,19 @@ def test_a_weight_that_is_given_to_the_optimizer_later_is_named():
     assert projection.check().unconstrained == ("2.weight",)
 
 
+@pytest.mark.parametrize(("options", "named"), [({}, ()), ({"output_layer": None}, ("aux_classifier.weight",))])
+def test_a_head_that_is_put_in_later_is_named_only_where_heads_are_constrained(options, named):
+    model = nn.Sequential(OrderedDict(body=nn.Linear(6, 8), classifier=nn.Linear(8, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(nn.ModuleDict({"body": model}), optimizer, **options)
+    projection.model.aux_classifier = nn.Linear(8, 3)
+    optimizer.add_param_group({"params": projection.model.aux_classifier.parameters()})
+    assert projection.check().unconstrained == named
+    projection.model.extra = nn.Linear(8, 3)
+    optimizer.add_param_group({"params": projection.model.extra.parameters()})
+    assert projection.check().unconstrained == (*named, "extra.weight")
+
+
 def test_a_weight_that_is_gone_is_named_by_the_certificate_and_can_be_printed():
     model, optimizer = make()
     projection = pbwn.attach(model, optimizer)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, matches, named_parameters
+from pbwn.selection.output_layer import named_heads
 from pbwn.selection.rules import FROZEN, NOT_HELD, Reason, default_axes
 from pbwn.selection.selector import select
 from pbwn.selection.table import shape_text
@@ -70,25 +71,28 @@ def _check_model(model: nn.Module, selection: Selection) -> None:
             )
 
 
-def unconstrained(selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
+def unconstrained(model: nn.Module, selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
     """Those of some trained parameters that would be constrained now: untrained when selected, or new in the model."""
     by_name = {name: left for left in selection.left_alone for name in (left.name, *left.others)}
     # A parameter's name changes with layers that are put in or taken out; its place in its module does not.
     by_place = {(left.module, left.name.rpartition(".")[2]): left for left in selection.left_alone}
-    found = []
+    found, new = [], []
     for named in parameters:
         left = by_name.get(named.name) or by_place.get((named.module, named.attribute))
-        if left.reason.untrained if left is not None else _is_default(named, selection.choice):
+        if left is None:
+            new.append(named)
+        elif left.reason.untrained:
             found.append(named.name)
-    return found
+    heads = named_heads(model) if new and selection.choice.spares_heads else frozenset()
+    return found + [named.name for named in new if _is_default(named, selection.choice, heads)]
 
 
-def _is_default(named: NamedParameter, choice: Choice) -> bool:
+def _is_default(named: NamedParameter, choice: Choice, heads: Collection[nn.Module]) -> bool:
     """Whether a parameter that was not in the model would be constrained."""
     if any(matches(pattern, named.name) for pattern in choice.skip):
         return False
     is_named = choice.includes([named.name])
-    verdict = default_axes(named, choice.direction, is_named=is_named)
+    verdict = default_axes(named, choice.direction, is_named=is_named, output_layer=heads)
     if isinstance(verdict, Axes):
         return is_named or not choice.only
     return is_named and verdict.unknown

@@ -104,6 +104,7 @@ def select(
         axes={pattern: as_axes(value) for pattern, value in (axes or {}).items()},
         direction=direction,
         per=per,
+        spares_heads=output_layer == "auto",
     )
     if choice.only and choice.also:
         raise ValueError(

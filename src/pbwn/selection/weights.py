@@ -88,6 +88,7 @@ class Choice:
     axes: dict[str, Axes] = field(default_factory=dict)
     direction: str = "incoming"
     per: str = "neuron"
+    spares_heads: bool = True  # output layers are found and left alone
 
     def includes(self, names: Iterable[str]) -> bool:
         """Whether a weight is named by only, also or axes under one of its names: it is constrained, whatever it is."""
