@@ -112,6 +112,15 @@ class Driver:
         own = {name: schedule for name, schedule in schedules.items() if name in names}
         return scheduled_radii(own, self.radius_step)
 
+    def refuse_missing_rates(self) -> None:
+        """Refuse an optimizer without a learning rate, which is the angle of a step."""
+        for weight, rate in zip(self.weights, self.rates(), strict=True):
+            if rate is None:
+                raise ValueError(
+                    f'step="angle" turns each neuron by the learning rate, and the parameter group of {weight.name!r} '
+                    'has no "lr": add it to the group, or use step="plain" or "tangent"'
+                )
+
     def warn_of_decay(self) -> None:
         """Warn about weight decay, which is part of an update of which only the direction counts."""
         optimizer, ours = self.owner(), {id(weight.tensor) for weight in self.weights}

@@ -293,6 +293,8 @@ class NormProjection:
 
         Where weights are sharded, every process has to call this.
         """
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"project() takes a copy of the model, or nothing; got {type(model).__name__}")
         dtensor.reshard(self._model)
         if model is not None and model is not self._model:
             dtensor.reshard(model)
@@ -516,6 +518,7 @@ class NormProjection:
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.owner = ref(optimizer)
             if self._step == "angle":
+                driver.refuse_missing_rates()
                 driver.warn_of_decay()
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
                 driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step

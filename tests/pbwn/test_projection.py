@@ -139,7 +139,7 @@ def test_rows_on_the_sphere_to_rounding_are_left_bit_for_bit_when_settling(dtype
     assert not torch.equal(entry.tensor[3], once[3])
 
 
-@pytest.mark.parametrize("length", [0, -1.0, float("nan"), float("inf"), True, "big"])
+@pytest.mark.parametrize("length", [0, -1.0, float("nan"), float("inf"), True, "big", torch.ones(3), int])
 def test_a_length_that_is_none_is_refused(length):
     with pytest.raises(ValueError, match="radius must be a positive number"):
         pbwn.UnitNorm(length)

@@ -158,7 +158,7 @@ def test_patterns_name_parameters_and_modules():
         ({"axes": {"frozen.weight": (0,)}}, r"frozen"),
         ({"axes": {"experts": (0,)}, "skip": ["experts"]}, r"drop one of them"),
         ({"direction": "sideways"}, r'direction must be "incoming" or "outgoing"; got \'sideways\''),
-        ({"strict": True}, r"strict=True, and 1 weight could not be placed: experts"),
+        ({"strict": True}, r"strict=True, and the axes of 1 weight are unknown: experts"),
     ],
 )
 def test_a_wish_that_cannot_be_met_is_an_error_that_says_why(wishes, words):
@@ -279,6 +279,8 @@ def test_weights_that_lost_their_rows_are_refused_with_advice():
         ({"output_layer": [3]}, "names of modules"),
         ({"skip": None}, "skip must be a list of patterns"),
         ({"also": [0]}, "also must be a list of patterns"),
+        ({"optimizer": 3}, r"optimizer must be a torch\.optim\.Optimizer, or a list of them; got 3"),
+        ({"optimizer": ["Adam"]}, "or a list of them; got 'Adam'"),
     ],
 )
 def test_wishes_of_the_wrong_kind_are_refused(wishes, words):
@@ -292,6 +294,14 @@ def test_a_name_with_brackets_is_taken_as_it_is():
     model.add_module("b", nn.Linear(3, 3))
     model.add_module("head", nn.Linear(3, 2))
     assert names(pbwn.select(model, skip=["a[0]"])) == ["b.weight"]
+
+
+def test_weights_that_were_made_in_inference_mode_are_left_alone():
+    with torch.inference_mode():
+        model = small()
+    assert reasons(pbwn.select(model))["0.weight"].startswith("made in inference mode")
+    with pytest.raises(ValueError, match=r"nothing to project(.|\n)*made in inference mode"):
+        pbwn.project_(model)
 
 
 def test_a_complex_weight_cannot_be_given_axes():
@@ -757,6 +767,10 @@ def test_adapters_are_left_alone_unless_they_are_asked_for():
 PARAMETERS = [
     ("cls_token", (1, 1, 8), False),
     ("pos_embed", (1, 16, 8), False),
+    ("pos", (16, 8), False),
+    ("pe", (1, 16, 8), False),
+    ("wpe", (16, 8), False),
+    ("prompt", (4, 8), False),
     ("position_embeddings", (16, 8), False),
     ("relative_position_bias_table", (49, 4), False),
     ("rel_pos_h", (13, 8), False),
@@ -779,7 +793,7 @@ def test_strict_trips_on_weights_alone(name, shape, is_weight):
     model["custom"].register_parameter(name, nn.Parameter(torch.randn(shape)))
     model["list"] = nn.ParameterDict({name: nn.Parameter(torch.randn(shape))})
     if is_weight:
-        with pytest.raises(ValueError, match=rf"2 weights could not be placed: custom\.{name}"):
+        with pytest.raises(ValueError, match=rf"the axes of 2 weights are unknown: custom\.{name}"):
             pbwn.select(model, strict=True)
     else:
         assert not pbwn.select(model, strict=True).unknown

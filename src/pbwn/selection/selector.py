@@ -278,7 +278,7 @@ def _refuse_unknown(selection: Selection) -> None:
             f"{left.name} ({left.layer}, {shape_text(left.shape)}): {left.reason}" for left in unknown[:10]
         )
         more = f"; {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        raise ValueError(f"strict=True, and {plural(len(unknown), 'weight')} could not be placed: {listed}{more}")
+        raise ValueError(f"strict=True, and the axes of {plural(len(unknown), 'weight')} are unknown: {listed}{more}")
 
 
 def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: OutputLayer) -> None:

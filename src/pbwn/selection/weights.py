@@ -213,7 +213,11 @@ class Selection:
 
 def held_by(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
     """The identities of the parameters that an optimizer holds, or several do."""
-    optimizers: Iterable[Any] = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
+    is_list = isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups")
+    optimizers: list[Any] = list(optimizer) if is_list else [optimizer]  # type: ignore[arg-type]
+    for one in optimizers:
+        if not hasattr(one, "param_groups"):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {one!r}")
     return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 
