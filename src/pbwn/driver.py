@@ -98,7 +98,7 @@ class Driver:
                     'float32 master weights in its state, or step="plain"'
                 )
 
-    def orphans(self) -> list[ConstrainedWeight]:
+    def not_held(self) -> list[ConstrainedWeight]:
         """The weights that its optimizer no longer holds."""
         optimizer = self.optimizer
         if optimizer is None:

@@ -325,7 +325,7 @@ class NormProjection:
         """Have running statistics follow a projection, where that was requested and makes sense."""
         if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
             return nullcontext()
-        if every is None and self._statistics.is_blind:
+        if every is None and self._statistics.is_unobserved:
             warnings.warn(
                 "the running statistics of batch normalisation were not rescaled with this projection: no forward pass "
                 "has shown yet which weights they belong to. Pass follow= with example inputs to attach, recompute "
@@ -398,7 +398,7 @@ class NormProjection:
             self._current_radii(),
             self._stored(weights),
             between_projections={weight.name for driver in moved for weight in driver.weights},
-            orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
+            not_held={weight.name for driver in self._drivers for weight in driver.not_held()},
             removed={weight.name for weight in weights if id(weight.tensor) not in there},
         )
         optimizers = [optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None]
@@ -549,7 +549,7 @@ class NormProjection:
             return self._statistics.following()
         if any(optimizer.state for optimizer in optimizers):
             raise ValueError('initial="fold" must come before the first step, but the optimizer has state already')
-        self._statistics.refuse_homeless(self._constraint, self._radii)
+        self._statistics.refuse_unfoldable(self._constraint, self._radii)
         return self._statistics.folding()
 
     def _state(self) -> states.State:
@@ -656,6 +656,7 @@ class NormProjection:
         weights = [weight for weight in driver.weights if keeps_initial_norms(self._constraint, weight)]
         if weights:
             self._fsdp.reshard()
+            paths.refuse_radii(weights, self._radii)
         for weight in weights:
             norms = dtensor.row_norms(weight.tensor, weight.axes)
             radii = self._radii[weight.name]

@@ -185,6 +185,8 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 
 def _unwrapped(optimizer: Any) -> Optimizer:
     """The torch optimizer inside: wrappers of frameworks keep it in an attribute `optimizer`."""
+    if not hasattr(optimizer, "param_groups") and not hasattr(optimizer, "optimizer"):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
     inner, seen = optimizer, []
     _refuse_by_kind(optimizer)
     while not _fires_hooks(inner):
@@ -199,7 +201,8 @@ def _unwrapped(optimizer: Any) -> Optimizer:
             raise TypeError(
                 f"{type(seen[-1]).__name__} never calls step hooks, so nothing would be projected, or too early: "
                 "attach to the optimizer inside with every=None, and call projection.project() after each step. "
-                "every=None can be left out only if nothing moves the weights after that optimizer's step"
+                "every=None can be left out only if nothing moves the weights after that optimizer's step. A second "
+                "set of weights, as Lookahead keeps, is never projected"
             )
         if inner is None or any(inner is other for other in seen):
             raise TypeError(f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer inside")

@@ -396,7 +396,7 @@ class Lookahead(torch.optim.Optimizer):
 def test_an_optimizer_that_never_calls_its_hooks_is_refused_and_the_advice_works():
     model, optimizer = make()
     lookahead = Lookahead(optimizer)
-    with pytest.raises(TypeError, match=r"Lookahead never calls step hooks.*every=None.*project\(\)"):
+    with pytest.raises(TypeError, match=r"Lookahead never calls step hooks.*every=None.*project\(\).*second set"):
         pbwn.attach(model, lookahead, initial=False)
     with pytest.raises(TypeError, match="Lookahead never calls step hooks"):
         pbwn.attach(model, Wrapper(lookahead))
@@ -524,6 +524,17 @@ def test_sam_is_followed_through_its_base_optimizer():
     assert projection.state_dict()["steps"] == [2]
 
 
+STATE = {  # without its version
+    "constraint": {"kind": "unit-norm", "radius": 1.0},
+    "weights": {name: {"neurons": [0], "groups": 1} for name in ("0.weight", "2.weight")},
+    "every": 1,
+    "gradient": "ordinary",
+    "steps": [0],
+    "projected": [True],
+    "radii": {},
+}
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -537,6 +548,7 @@ def test_sam_is_followed_through_its_base_optimizer():
         ({"state": 3}, TypeError, r"what projection\.state_dict\(\) returned; got int"),
         ({"backend": "fortran"}, ValueError, "got 'fortran'"),
         ({"state": {"steps": [1]}}, ValueError, "not the state of a projection"),
+        ({"state": STATE}, ValueError, "not the state of a projection: version missing"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_and_leave_no_hooks(options, error, words):
@@ -552,8 +564,10 @@ def test_something_that_is_no_optimizer_is_refused():
         pbwn.attach(model, [])
     with pytest.raises(TypeError, match="the model comes first, then the optimizer; got Sequential"):
         pbwn.attach(optimizer, model)
-    with pytest.raises(TypeError, match="int has no step hooks"):
-        pbwn.attach(model, [3])
+    for wrong in (3, None):
+        with pytest.raises(TypeError, match=rf"must be a torch\.optim\.Optimizer, or a list of them; got {wrong}"):
+            pbwn.attach(model, [wrong])
+    pbwn.attach(model, optimizer, state={"version": 2, **STATE})
 
 
 # Constraints

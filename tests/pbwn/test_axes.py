@@ -215,7 +215,7 @@ def test_axes_that_somebody_registers_hold_where_the_base_knows_the_weight_by_a_
     names = [weight.name for weight in pbwn.select(nn.Sequential(Heads(), nn.Linear(8, 2)), strict=True).constrained]
     assert names == ["0.q_proj_weight", "0.k_proj_weight", "0.v_proj_weight", "0.out_proj.weight"]
     stacked = Heads()
-    stacked.k_proj_weight = nn.Parameter(torch.randn(2, 4, 4))  # of which nobody has said anything
+    stacked.k_proj_weight = nn.Parameter(torch.randn(2, 4, 4))  # which is not registered
     with pytest.raises(ValueError, match=r"0\.k_proj_weight .* 3 dimensions instead of 2"):
         pbwn.select(nn.Sequential(stacked, nn.Linear(8, 2)), strict=True)
 
