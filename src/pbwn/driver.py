@@ -60,7 +60,7 @@ class Driver:
     def find_masters(self) -> None:
         """Recognise master weights: of each weight once its optimizer has state of it, elsewhere in the first step."""
         optimizer = self.owner()
-        if optimizer is None:
+        if optimizer is None or (self.stateless is not None and not optimizer.state):
             return
         unknown = self.weights if self.stateless is None else self.stateless
         state: Mapping[Any, Any] = optimizer.state  # a weight that is gone has none

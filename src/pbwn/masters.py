@@ -37,8 +37,10 @@ class _Candidate(NamedTuple):
     @property
     def is_named(self) -> bool:
         """Whether its key says that it is a master; not where it is the weight itself."""
-        is_weight = dtensor.local(self.value).data_ptr() == dtensor.local(self.weight.tensor).data_ptr()
-        return "master" in str(self.key).lower() and not is_weight
+        if "master" not in str(self.key).lower():
+            return False
+        value, weight = dtensor.local(self.value), dtensor.local(self.weight.tensor)
+        return value.numel() == 0 or value.data_ptr() != weight.data_ptr()
 
     @property
     def is_lower_half(self) -> bool:

@@ -362,14 +362,15 @@ def test_a_master_that_is_no_wider_than_its_weight_is_refused_unless_it_is_the_w
 def masters_of_which_a_process_has_nothing_are_found_by_all():
     from torch.distributed.fsdp import fully_shard
 
-    model = nn.Sequential(nn.Linear(8, 1), nn.Linear(1, 6), nn.Linear(6, 2)).bfloat16()
-    fully_shard(model)
-    optimizer = MasterSGD(model.parameters(), key="shadow")
-    projection = pbwn.attach(model, optimizer)
-    model(torch.randn(4, 8).bfloat16()).square().mean().backward()
-    optimizer.step()
-    assert projection.state_dict()["masters"] == {"0.weight": "shadow", "1.weight": "shadow"}
-    assert projection.check().ok
+    for key, layers in (("shadow", [(8, 1), (1, 6), (6, 2)]), ("master", [(8, 1), (1, 1), (1, 2)])):
+        model = nn.Sequential(*[nn.Linear(*sizes) for sizes in layers]).bfloat16()
+        fully_shard(model)
+        optimizer = MasterSGD(model.parameters(), key=key)
+        projection = pbwn.attach(model, optimizer)
+        model(torch.randn(4, 8).bfloat16()).square().mean().backward()
+        optimizer.step()
+        assert projection.state_dict()["masters"] == {"0.weight": key, "1.weight": key}
+        assert projection.check().ok
 
 
 def test_masters_of_which_a_process_has_nothing():
