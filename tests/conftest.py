@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-os.environ["TRITON_INTERPRET"] = "1"  # the kernels for GPUs run on the CPU; read when they are first imported
 os.environ["HF_HUB_OFFLINE"] = "1"  # no network; read when the hub's library is first imported
 torch.set_num_threads(1)
 settings.register_profile("pbwn", deadline=None, max_examples=60, derandomize=True)

@@ -107,7 +107,7 @@ class BatchStatistics:
         self._settled = {norm.name for norm in self._norms()}
 
     @property
-    def is_blind(self) -> bool:
+    def is_unobserved(self) -> bool:
         """Whether there are statistics, and no forward pass has shown which weights they belong to."""
         counts = [getattr(norm.module, "num_batches_tracked", None) for norm in self._norms()]
         return not self.feeds and any(count is not None and int(count) > 0 for count in counts)
@@ -152,19 +152,19 @@ class BatchStatistics:
         for (weight, norm), old, new in zip(links, before, after, strict=True):
             follow_(norm, _factors(weight, old, new, norm.num_features))
 
-    def refuse_homeless(self, constraint: Constraint, radii: Mapping[str, float | Tensor]) -> None:
+    def refuse_unfoldable(self, constraint: Constraint, radii: Mapping[str, float | Tensor]) -> None:
         """Refuse weights that a projection rescales, if nothing right after them can take their norms."""
         placed = {feed.weight for feed in self.feeds.values() if feed.obstacle is None} | self.gains.keys()
-        homeless = []
+        unfoldable = []
         for weight in self._weights:
             if dtensor.is_sharded(weight.tensor):
                 raise ValueError(f'initial="fold": {weight.name!r} is sharded over processes: fold before sharding')
             own = radii.get(weight.name)
             deviations = constraint.deviations(dtensor.row_norms(weight.tensor, weight.axes), own).nan_to_num(0)
             if weight.name not in placed and float(deviations.max()) > TOLERANCE[weight.tensor.dtype]:
-                homeless.append(weight.name)
-        if homeless:
-            names = ", ".join(map(repr, homeless[:5])) + (", ..." if len(homeless) > 5 else "")
+                unfoldable.append(weight.name)
+        if unfoldable:
+            names = ", ".join(map(repr, unfoldable[:5])) + (", ..." if len(unfoldable) > 5 else "")
             raise ValueError(
                 f'initial="fold": no batch normalisation and no gain right after {names} can take the norms: leave '
                 'them alone with skip=, keep the norms with UnitNorm(radius="initial"), or pass initial=True'

@@ -163,13 +163,13 @@ def certify(
     stored: Mapping[str, Tensor] | None = None,
     *,
     between_projections: Collection[str] = (),
-    orphans: Collection[str] = (),
+    not_held: Collection[str] = (),
     removed: Collection[str] = (),
 ) -> tuple[WeightReport, ...]:
     """Measure every weight in float64. Where weights are sharded, every process has to call this.
 
     `stored` has the tensors that the next step starts from, where these are not the weights. `between_projections`,
-    `orphans` and `removed` name the weights that are so: moved by a step since, held by no optimizer, in a layer that
+    `not_held` and `removed` name the weights that are so: moved by a step since, held by no optimizer, in a layer that
     the model has no longer.
     """
     stored = stored or {}
@@ -177,7 +177,7 @@ def certify(
         replace(
             _report(weight, stored.get(weight.name, weight.tensor), constraint, radii.get(weight.name)),
             between_projections=weight.name in between_projections,
-            held=weight.name not in orphans,
+            held=weight.name not in not_held,
             in_model=weight.name not in removed,
         )
         for weight in weights

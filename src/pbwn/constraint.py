@@ -150,7 +150,8 @@ def scheduled_radius(schedule: Schedule, step: int) -> float:
 
 
 def _radius(radius: object) -> Radius:
-    if callable(radius) or radius in _RADIUS_WORDS:
+    is_function = callable(radius) and not isinstance(radius, type)
+    if is_function or (isinstance(radius, str) and radius in _RADIUS_WORDS):
         return cast(Radius, radius)
     return _length("radius", radius, '1.0, "initial", "sqrt-fan-in" or a function of the step')
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ class Driver:
     projected: bool = False
     radius_step: int = 0  # the number of steps at the last projection
     masters: dict[str, Hashable] = field(default_factory=dict)
-    has_found_masters: bool = False
+    stateless: Sequence[ConstrainedWeight] | None = None  # not yet searched for masters; None: nothing is
     has_begun: bool = False
     before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
     watched: Watched | None = None  # a step that is recorded, while it is taken
@@ -58,12 +58,18 @@ class Driver:
         return None if hooks is None else hooks.optimizer
 
     def find_masters(self) -> None:
-        """Recognise master weights, once, in an optimizer that has state by now."""
+        """Recognise master weights: of each weight once its optimizer has state of it, elsewhere in the first step."""
         optimizer = self.owner()
-        self.has_found_masters = True
-        if optimizer is not None:
-            self.masters = find_masters(optimizer, self.weights)
-            self.batch = None if self.masters else self.batch
+        if optimizer is None or (self.stateless is not None and not optimizer.state):
+            return
+        unknown = self.weights if self.stateless is None else self.stateless
+        state: Mapping[Any, Any] = optimizer.state  # a weight that is gone has none
+        stateless = [weight for weight in unknown if not state.get(weight.found)]
+        if self.stateless is None or len(stateless) < len(unknown):
+            found = find_masters(optimizer, [weight for weight in unknown if weight.name not in self.masters])
+            self.masters |= found
+            self.batch = None if found else self.batch
+        self.stateless = stateless
 
     def master_finders(self) -> dict[str, Callable[[], Tensor]]:
         """What looks up the master of each weight that has one."""
@@ -92,7 +98,7 @@ class Driver:
                     'float32 master weights in its state, or step="plain"'
                 )
 
-    def orphans(self) -> list[ConstrainedWeight]:
+    def not_held(self) -> list[ConstrainedWeight]:
         """The weights that its optimizer no longer holds."""
         optimizer = self.optimizer
         if optimizer is None:
@@ -105,6 +111,15 @@ class Driver:
         names = {weight.name for weight in self.weights}
         own = {name: schedule for name, schedule in schedules.items() if name in names}
         return scheduled_radii(own, self.radius_step)
+
+    def refuse_missing_rates(self) -> None:
+        """Refuse an optimizer without a learning rate, which is the angle of a step."""
+        for weight, rate in zip(self.weights, self.rates(), strict=True):
+            if rate is None:
+                raise ValueError(
+                    f'step="angle" turns each neuron by the learning rate, and the parameter group of {weight.name!r} '
+                    'has no "lr": add it to the group, or use step="plain" or "tangent"'
+                )
 
     def warn_of_decay(self) -> None:
         """Warn about weight decay, which is part of an update of which only the direction counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,7 @@ def cost(
     A layer's step is its forward pass three times: output, gradient of the input, gradient of the weight, which is
     the paper's 6mnp for a linear layer with a batch of m. The projection adds 3np / T, the Riemannian method 6np.
     It is counted on a copy of the model on the meta device, where nothing is computed; a model that cannot run there,
-    such as one that looks at values, is run as it is.
+    such as one that depends on values, is run as it is.
 
     Args:
         model: any module that takes one tensor.
@@ -102,6 +103,8 @@ def cost(
     for name, value in (("batch_size", batch_size), ("every", every)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a positive integer; got {value!r}")
+    if not isinstance(input_shape, Sequence) or not all(isinstance(size, int) for size in input_shape):
+        raise TypeError(f"input_shape must be the shape of one example, such as (3, 32, 32); got {input_shape!r}")
     selection = chosen(model, selection, frozen="leave" if selection is None else "constrain")
     steps = _step_flops(model, (batch_size, *input_shape), input_dtype)
     weights = tuple(

@@ -1,4 +1,4 @@
-"""Does the scale of a weight matter? Found by rescaling it and looking at the model's output, not by names."""
+"""Does the scale of a weight matter? Found by rescaling it and comparing the model's outputs, not by names."""
 
 from __future__ import annotations
 

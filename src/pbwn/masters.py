@@ -1,4 +1,4 @@
-"""Master weights: wider copies of half-precision weights that an optimizer keeps in its state, and steps on.
+"""Master weights: wider copies of weights that an optimizer keeps in its state, and steps on.
 
 The next step starts from the master, so the master is what is projected, and the weight is its rounded copy.
 """
@@ -6,7 +6,7 @@ The next step starts from the master, so the master is what is projected, and th
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,33 +15,62 @@ from torch.optim import Optimizer
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 
-_HALF = (torch.bfloat16, torch.float16)
 _ADVICE = (
-    "Projecting the weight alone would be undone by the next step. Keep the model in float32 (with autocast, if you "
-    "like), or use an optimizer whose state holds a float32 tensor of the weight's shape"
+    "Projecting the weight alone would be undone by the next step. Use an optimizer that keeps no copy, with the model "
+    "in float32 (and autocast, if you like), or one whose state of the weight holds a wider tensor of its shape"
 )
+_DIFFERS, _ZERO, _EQUAL = range(3)  # how a tensor compares with a weight; zeros, or no elements, say nothing
+
+
+class _Candidate(NamedTuple):
+    """A tensor with as many elements as a weight, and where the optimizer keeps it; `key` if that is in its state."""
+
+    weight: ConstrainedWeight
+    value: Tensor
+    where: str
+    key: Hashable = None
+
+    @property
+    def is_wider(self) -> bool:
+        return self.value.is_floating_point() and self.value.dtype.itemsize > self.weight.tensor.dtype.itemsize
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its key says that it is a master; not where it is the weight itself."""
+        if "master" not in str(self.key).lower():
+            return False
+        value, weight = dtensor.local(self.value), dtensor.local(self.weight.tensor)
+        return value.numel() == 0 or value.data_ptr() != weight.data_ptr()
+
+    @property
+    def is_lower_half(self) -> bool:
+        """Whether it looks like the lower 16 bits of a master."""
+        is_integer = self.value.dtype in (torch.int16, torch.uint16)
+        return is_integer and self.weight.tensor.dtype.itemsize == 2 and self.key is not None
 
 
 def find_masters(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> dict[str, Hashable]:
     """The key of each weight's master in the optimizer's state, by the weight's name.
 
-    A master has the weight's shape and a wider dtype, and equals the weight to one unit of the weight's precision.
+    A master has the weight's shape and a wider dtype, and equals the weight to one unit of the weight's precision. An
+    all-zero weight equals fresh moments too: its master is what has a master's name, or the key of other weights'.
     Copies in other forms raise an error. This waits for the device once, if there is anything to compare.
     """
-    half = [weight for weight in weights if weight.tensor.dtype in _HALF]
-    candidates = [(weight, key, value) for weight in half for key, value in _state_of(optimizer, weight).items()]
-    attributes = [(weight, name, value) for weight in half for name, value in _copies(optimizer, weight)]
-    flags = [_is_copy(weight.tensor, value) for weight, _, value in (*candidates, *attributes)]
-    answers = torch.stack([flag.to(flags[0].device) for flag in flags]).tolist() if flags else []
+    candidates = list(_candidates(optimizer, [weight for weight in weights if weight.tensor.dtype.itemsize < 8]))
+    answers = _compare(candidates)
+    keys = {one.key for one, answer in zip(candidates, answers, strict=True) if answer == _EQUAL}
     found: dict[str, Hashable] = {}
-    for (weight, key, value), is_copy in zip(candidates, answers, strict=False):
-        if is_copy and value.shape == weight.tensor.shape:
-            found[weight.name] = key
-        elif is_copy or _is_unknown_form(weight.tensor, key, value):
-            raise TypeError(_refusal(optimizer, weight, f"its state {key!r}, as {_form(value)}"))
-    for (weight, name, value), is_copy in zip(attributes, answers[len(candidates) :], strict=True):
-        if is_copy and weight.name not in found:
-            raise TypeError(_refusal(optimizer, weight, f"its attribute {name!r}, as {_form(value)}"))
+    for one, answer in zip(candidates, answers, strict=True):
+        is_master = answer == _EQUAL or (answer == _ZERO and (one.key in keys or one.is_named))
+        if is_master and one.key is not None and one.value.shape == one.weight.tensor.shape:
+            found[one.weight.name] = one.key
+    for one, answer in zip(candidates, answers, strict=True):
+        if one.weight.name not in found and (answer == _EQUAL or one.is_named or one.is_lower_half):
+            form = f"{str(one.value.dtype).removeprefix('torch.')} of shape {tuple(one.value.shape)}"
+            raise TypeError(
+                f"{type(optimizer).__name__} keeps master weights of {one.weight.name!r} in {one.where}, as {form}, "
+                f"which cannot be projected. {_ADVICE}"
+            )
     return found
 
 
@@ -56,7 +85,7 @@ def look_up(optimizer: Optimizer, weight: ConstrainedWeight, key: Hashable) -> T
     if master.dtype.itemsize <= weight.tensor.dtype.itemsize:
         raise RuntimeError(
             f"the master weight {key!r} of {weight.name!r} is {master.dtype} now: Optimizer.load_state_dict casts "
-            "state to the weight's dtype unless the optimizer overrides it. Restore the master in float32 first"
+            "state to the weight's dtype unless the optimizer overrides it. Restore the master in its own dtype first"
         )
     assert isinstance(master, Tensor)
     return master
@@ -68,24 +97,32 @@ def has_second_iterate(optimizer: Optimizer) -> bool:
     return any("ScheduleFree" in name or "Lookahead" in name for name in names)
 
 
-def _state_of(optimizer: Optimizer, weight: ConstrainedWeight) -> dict[Hashable, Tensor]:
-    """The tensors in a weight's state that have as many elements as the weight."""
-    state = optimizer.state.get(weight.tensor, {})
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, Tensor) and value.numel() == weight.tensor.numel() and value.ndim > 0
-    }
+def _candidates(optimizer: Optimizer, weights: Sequence[ConstrainedWeight]) -> Iterator[_Candidate]:
+    """The tensors in the state of each weight, and wider ones anywhere else, that have as many elements as it."""
+    elsewhere: dict[int, list[tuple[str, Tensor]]] = {}
+    for where, value in _elsewhere(optimizer):
+        for tensor in _tensors_in(value):
+            elsewhere.setdefault(tensor.numel(), []).append((where, tensor))
+    for weight in weights:
+        size = weight.tensor.numel()
+        others = list(elsewhere.get(size, ()))
+        for key, value in optimizer.state.get(weight.tensor, {}).items():
+            if not isinstance(value, Tensor):
+                others += [(f"its state {key!r}", tensor) for tensor in _tensors_in(value) if tensor.numel() == size]
+            elif value.numel() == size and value.ndim > 0:
+                yield _Candidate(weight, value, f"its state {key!r}", key)
+        for where, tensor in others:
+            if (one := _Candidate(weight, tensor, where)).is_wider:
+                yield one
 
 
-def _copies(optimizer: Optimizer, weight: ConstrainedWeight) -> Iterator[tuple[str, Tensor]]:
-    """Wider tensors with as many elements that the optimizer keeps in attributes of its own."""
+def _elsewhere(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """What an optimizer keeps outside of its state: in attributes of its own, and in its parameter groups."""
     for name, value in vars(optimizer).items():
         if name not in ("state", "param_groups", "defaults"):
-            for tensor in _tensors_in(value):
-                is_wider = tensor.is_floating_point() and tensor.dtype.itemsize > weight.tensor.dtype.itemsize
-                if is_wider and tensor.numel() == weight.tensor.numel():
-                    yield name, tensor
+            yield f"its attribute {name!r}", value
+    for group in optimizer.param_groups:
+        yield from ((f"its parameter group's {key!r}", value) for key, value in group.items() if key != "params")
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
@@ -101,36 +138,17 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _is_copy(weight: Tensor, value: Tensor) -> Tensor:
-    """Whether a tensor equals a weight to one unit of its precision. Zeros do not: a fresh moment looks alike."""
-    if dtensor.is_sharded(weight):
-        weight = weight.to_local()
-    if dtensor.is_sharded(value):
-        value = value.to_local()
-    if (
-        value.dtype.itemsize <= weight.dtype.itemsize
-        or not value.is_floating_point()
-        or value.numel() != weight.numel()
-    ):
-        return torch.zeros((), dtype=torch.bool, device=weight.device)
-    own = weight.to(value.dtype).flatten()
-    unit = own.abs().mul_(torch.finfo(weight.dtype).eps).clamp_(min=torch.finfo(weight.dtype).tiny)
-    return ((value.to(own.device).flatten() - own).abs() <= unit).all() & own.any()
+def _compare(candidates: Sequence[_Candidate]) -> list[int]:
+    """Compare candidates with their weights, all that are wider at once; the others differ."""
+    wider = [one for one in candidates if one.is_wider]
+    flags = [_equals(dtensor.local(one.weight.tensor), dtensor.local(one.value)) for one in wider]
+    read = iter(torch.stack([flag.to(flags[0].device) for flag in flags]).tolist() if flags else ())
+    return [next(read) if one.is_wider else _DIFFERS for one in candidates]
 
 
-def _is_unknown_form(weight: Tensor, key: Hashable, value: Tensor) -> bool:
-    """Whether a tensor is named a master, or is the lower half of one, and cannot be projected."""
-    is_lower_half = value.dtype in (torch.int16, torch.uint16) and value.shape == weight.shape
-    is_wide = value.is_floating_point() and value.dtype.itemsize > weight.dtype.itemsize
-    return is_lower_half or ("master" in str(key).lower() and not is_wide)
-
-
-def _refusal(optimizer: Optimizer, weight: ConstrainedWeight, where: str) -> str:
-    return (
-        f"{type(optimizer).__name__} keeps master weights of {weight.name!r} in {where}, which cannot be projected. "
-        f"{_ADVICE}"
-    )
-
-
-def _form(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+def _equals(weight: Tensor, value: Tensor) -> Tensor:
+    if value.numel() != weight.numel():
+        return torch.tensor(_DIFFERS, device=weight.device)
+    own, limits = weight.to(value.dtype).flatten(), torch.finfo(weight.dtype)
+    is_close = value.to(own.device).flatten().isclose(own, rtol=limits.eps, atol=limits.tiny, equal_nan=True).all()
+    return is_close * (_ZERO + own.any().long())

@@ -172,10 +172,10 @@ class Monitor:
         losses: Sequence[Tensor | None],
     ) -> None:
         """Read the quantities of a step, all at once, and pass them on."""
-        numbers = [number for each in watched.numbers(rates) for number in each]
+        quantities = [one for each in watched.quantities(rates) for one in each]
         known = [loss for loss in losses if loss is not None]
-        device, dtype = numbers[0].device, numbers[0].dtype
-        values = torch.stack([number.to(device, dtype) for number in (*numbers, *known)]).tolist()
+        device, dtype = quantities[0].device, quantities[0].dtype
+        values = torch.stack([one.to(device, dtype) for one in (*quantities, *known)]).tolist()
         found = []
         for index, weight in enumerate(watched.weights):
             mine = values[index * len(QUANTITIES) : (index + 1) * len(QUANTITIES)]
@@ -254,7 +254,7 @@ class Watched:
             self._angles.append(dtensor.gather(angles.nan_to_num(0), now, axes).mean())
 
     @torch.no_grad()
-    def numbers(self, rates: Sequence[float | Tensor | None]) -> Iterable[tuple[Tensor, ...]]:
+    def quantities(self, rates: Sequence[float | Tensor | None]) -> Iterable[tuple[Tensor, ...]]:
         """The quantities of each weight, in the order of `QUANTITIES`."""
         for index, weight in enumerate(self.weights):
             norms = dtensor.gather(self._starts[index], self.before[index], weight.axes)

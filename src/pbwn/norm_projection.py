@@ -137,6 +137,7 @@ def attach(
         selection,
         optimizer=optimizers,
         zero=state.get("zero", ()) if isinstance(state, Mapping) else (),
+        zero_too=isinstance(constraint, MaxNorm),
         only=only,
         also=also,
         skip=skip,
@@ -205,6 +206,7 @@ def project_(
         per=per,
         strict=strict,
         frozen="constrain",
+        zero_too=isinstance(constraint, MaxNorm),
     )
     if not selection.constrained:
         raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
@@ -291,6 +293,8 @@ class NormProjection:
 
         Where weights are sharded, every process has to call this.
         """
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"project() takes a copy of the model, or nothing; got {type(model).__name__}")
         dtensor.reshard(self._model)
         if model is not None and model is not self._model:
             dtensor.reshard(model)
@@ -304,6 +308,8 @@ class NormProjection:
             with self._following(model):
                 Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
             return
+        for driver in self._drivers:
+            self._begin(driver)
         before = None if self._monitor is None else self._monitor.loss_of(self._model)
         if before is not None:
             dtensor.reshard(self._model)
@@ -311,6 +317,7 @@ class NormProjection:
             for driver in self._drivers:
                 self._batch_at(driver, driver.steps).project_(synchronize=True)
                 driver.projected = True
+                driver.forget_curvature()
         if self._monitor is not None and before is not None:
             self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
 
@@ -318,7 +325,7 @@ class NormProjection:
         """Have running statistics follow a projection, where that was requested and makes sense."""
         if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
             return nullcontext()
-        if every is None and self._statistics.is_blind:
+        if every is None and self._statistics.is_unobserved:
             warnings.warn(
                 "the running statistics of batch normalisation were not rescaled with this projection: no forward pass "
                 "has shown yet which weights they belong to. Pass follow= with example inputs to attach, recompute "
@@ -391,7 +398,7 @@ class NormProjection:
             self._current_radii(),
             self._stored(weights),
             between_projections={weight.name for driver in moved for weight in driver.weights},
-            orphans={weight.name for driver in self._drivers for weight in driver.orphans()},
+            not_held={weight.name for driver in self._drivers for weight in driver.not_held()},
             removed={weight.name for weight in weights if id(weight.tensor) not in there},
         )
         optimizers = [optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None]
@@ -429,7 +436,7 @@ class NormProjection:
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
-            driver.has_found_masters = driver.has_begun = steps > 0
+            driver.stateless, driver.has_begun = None, steps > 0
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
@@ -456,7 +463,7 @@ class NormProjection:
                 on_step=partial(self._after_step, driver),
                 exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
-            driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
+            driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
         self._hear_gradients()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
@@ -511,15 +518,17 @@ class NormProjection:
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.owner = ref(optimizer)
             if self._step == "angle":
+                driver.refuse_missing_rates()
                 driver.warn_of_decay()
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
                 driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
-            if state is None and optimizer.state:
-                driver.find_masters()
         if state is not None:
             self.load_state_dict(state)
             paths.refuse_mismatches(self._constraint, weights, self._radii)
-        else:
+        for driver, optimizer in zip(self._drivers, optimizers, strict=True):
+            if optimizer.state:
+                driver.find_masters()
+        if state is None:
             paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             with self._initially(optimizers, project, example):
@@ -540,7 +549,7 @@ class NormProjection:
             return self._statistics.following()
         if any(optimizer.state for optimizer in optimizers):
             raise ValueError('initial="fold" must come before the first step, but the optimizer has state already')
-        self._statistics.refuse_homeless(self._constraint, self._radii)
+        self._statistics.refuse_unfoldable(self._constraint, self._radii)
         return self._statistics.folding()
 
     def _state(self) -> states.State:
@@ -574,7 +583,7 @@ class NormProjection:
             for named in named_parameters(self._model)
             if named.parameter.requires_grad and id(named.parameter) in held and id(named.parameter) not in served
         )
-        return tuple(unconstrained(self._selection, trained))
+        return tuple(unconstrained(self._model, self._selection, trained))
 
     def _current_radii(self) -> dict[str, float | Tensor]:
         """The radii at the last projection, by the weight's name."""
@@ -592,9 +601,7 @@ class NormProjection:
         }
 
     def _before_step(self, driver: Driver) -> None:
-        if not driver.has_begun:
-            self._refuse_replaced(driver)
-            driver.has_begun = True
+        self._begin(driver)
         if self._step != "plain":
             self._fsdp.reshard()
             driver.before = self._batch(driver).snapshot()
@@ -614,8 +621,7 @@ class NormProjection:
 
     def _after_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
-        if not driver.has_found_masters:
-            driver.find_masters()
+        driver.find_masters()
         driver.steps += 1
         driver.projected = self._every is not None and driver.steps % self._every == 0
         watched, driver.watched = driver.watched, None
@@ -643,11 +649,14 @@ class NormProjection:
         self._fsdp.reshard()
         return loss
 
-    def _refuse_replaced(self, driver: Driver) -> None:
+    def _begin(self, driver: Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
+        if driver.has_begun:
+            return
         weights = [weight for weight in driver.weights if keeps_initial_norms(self._constraint, weight)]
         if weights:
             self._fsdp.reshard()
+            paths.refuse_radii(weights, self._radii)
         for weight in weights:
             norms = dtensor.row_norms(weight.tensor, weight.axes)
             radii = self._radii[weight.name]
@@ -659,6 +668,7 @@ class NormProjection:
                     "the first projection would scale it back. Load weights first, then attach; or call detach() and "
                     "attach again"
                 )
+        driver.has_begun = True
 
     def _batch_at(self, driver: Driver, step: int) -> Batch:
         """The weights of an optimizer, with the radii that they are to have after so many steps."""

@@ -16,6 +16,11 @@ from torch.utils.hooks import RemovableHandle
 
 _ZERO_PARTITIONS = ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")  # of DeepSpeed's stages
 _FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning")
+# Where nothing calls step hooks after the weights have moved.
+_STAND_IN = (
+    "attach to a stand-in that moves nothing, stand_in = torch.optim.SGD(model.parameters(), lr=0), and call "
+    "stand_in.step() after each {}"
+)
 
 
 class StepHooks:
@@ -180,6 +185,8 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 
 def _unwrapped(optimizer: Any) -> Optimizer:
     """The torch optimizer inside: wrappers of frameworks keep it in an attribute `optimizer`."""
+    if not hasattr(optimizer, "param_groups") and not hasattr(optimizer, "optimizer"):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
     inner, seen = optimizer, []
     _refuse_by_kind(optimizer)
     while not _fires_hooks(inner):
@@ -194,7 +201,8 @@ def _unwrapped(optimizer: Any) -> Optimizer:
             raise TypeError(
                 f"{type(seen[-1]).__name__} never calls step hooks, so nothing would be projected, or too early: "
                 "attach to the optimizer inside with every=None, and call projection.project() after each step. "
-                "every=None can be left out only if nothing moves the weights after that optimizer's step"
+                "every=None can be left out only if nothing moves the weights after that optimizer's step. A second "
+                "set of weights, as Lookahead keeps, is never projected"
             )
         if inner is None or any(inner is other for other in seen):
             raise TypeError(f"{type(optimizer).__name__} has no step hooks: pass the torch.optim.Optimizer inside")
@@ -207,13 +215,15 @@ def _refuse_by_kind(optimizer: Any) -> None:
     if callable(getattr(optimizer, "fused_backward", None)):
         raise TypeError(
             f"{kind} moves the weights inside the backward pass and takes no step after which they could be projected: "
-            "call pbwn.project_(model) after each fused_backward, or use an optimizer with a step"
+            + _STAND_IN.format("fused_backward(...)")
         )
-    if callable(getattr(optimizer, "second_step", None)) and hasattr(optimizer, "base_optimizer"):
-        raise TypeError(
-            f"{kind} takes its real step with the optimizer inside: attach to that one, "
-            "pbwn.attach(model, optimizer.base_optimizer)"
-        )
+    if callable(getattr(optimizer, "second_step", None)):
+        if hasattr(optimizer, "base_optimizer"):
+            raise TypeError(
+                f"{kind} takes its real step with the optimizer inside: attach to that one, "
+                "pbwn.attach(model, optimizer.base_optimizer)"
+            )
+        raise TypeError(f"{kind} takes its real step in second_step(): " + _STAND_IN.format("second_step()"))
     if "ScheduleFree" in kind and hasattr(optimizer, "base"):
         raise TypeError(
             f"{kind} trains an average of two iterates, and switches the weights between them after each step of the "

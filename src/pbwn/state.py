@@ -65,7 +65,7 @@ def read(state: Mapping[str, Any]) -> State:
         state = _from_version_1(state)
     elif version != VERSION and "version" in state:
         raise ValueError(f"the state has version {version}; this pbwn reads versions 1 and {VERSION}: update pbwn")
-    missing = known - optional - set(state)
+    missing = {"version", *known} - optional - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
     found = State(**{name: state[name] for name in known if name in state})
@@ -133,6 +133,7 @@ def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:
     kind, _, setting = str(state["constraint"]).removesuffix(")").partition("(")
     name, _, value = setting.partition("=")
     return {
+        "version": VERSION,
         "constraint": {"kind": {"UnitNorm": "unit-norm", "MaxNorm": "max-norm"}[kind], name: literal_eval(value)},
         "weights": {weight: _axes_from_text(state.get("axes", {}).get(weight, "")) for weight in state["weights"]},
         "every": "unknown",

@@ -94,6 +94,13 @@ def test_a_copy_in_half_precision_is_projected_whatever_the_backend_of_the_model
     torch.testing.assert_close(half[0].weight.float().norm(dim=1), torch.ones(8), rtol=0, atol=2e-3)
 
 
+def test_what_is_no_model_is_refused_as_a_copy():
+    model = build()
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(TypeError, match=r"project\(\) takes a copy of the model, or nothing; got OrderedDict"):
+        projection.project(model.state_dict())
+
+
 def test_a_copy_in_a_dtype_without_norms_is_refused_by_name():
     model = build()
     projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.5))

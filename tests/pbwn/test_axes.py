@@ -215,7 +215,7 @@ def test_axes_that_somebody_registers_hold_where_the_base_knows_the_weight_by_a_
     names = [weight.name for weight in pbwn.select(nn.Sequential(Heads(), nn.Linear(8, 2)), strict=True).constrained]
     assert names == ["0.q_proj_weight", "0.k_proj_weight", "0.v_proj_weight", "0.out_proj.weight"]
     stacked = Heads()
-    stacked.k_proj_weight = nn.Parameter(torch.randn(2, 4, 4))  # of which nobody has said anything
+    stacked.k_proj_weight = nn.Parameter(torch.randn(2, 4, 4))  # which is not registered
     with pytest.raises(ValueError, match=r"0\.k_proj_weight .* 3 dimensions instead of 2"):
         pbwn.select(nn.Sequential(stacked, nn.Linear(8, 2)), strict=True)
 
@@ -393,7 +393,7 @@ def test_a_neuron_of_an_expert_is_what_its_layer_computes_one_output_from():
 
 def test_experts_whose_sizes_do_not_tell_are_unknown():
     square = experts("llama4.Llama4TextExperts", hidden=12, intermediate=12)
-    with pytest.raises(ValueError, match=r"1 weight could not be placed: experts\.down_proj"):
+    with pytest.raises(ValueError, match=r"the axes of 1 weight are unknown: experts\.down_proj"):
         pbwn.select(nn.ModuleDict({"experts": square}), also=["experts.gate_up_proj"], strict=True)
     told = experts("gpt_oss.GptOssExperts", hidden=12, intermediate=12)
     selection = pbwn.select(nn.ModuleDict({"experts": told}), also=["experts"])  # it says so itself

@@ -91,6 +91,12 @@ def test_counts_start_at_one(wrong):
         pbwn.cost(nn.Linear(3, 3), (3,), **wrong)
 
 
+@pytest.mark.parametrize("wrong", [3, None, (3.0,), torch.zeros(3)])
+def test_a_shape_is_a_tuple_of_integers(wrong):
+    with pytest.raises(TypeError, match=r"input_shape must be the shape of one example, such as \(3, 32, 32\); got"):
+        pbwn.cost(nn.Linear(3, 3), wrong)
+
+
 class Checkpointed(nn.Module):
     """A wrapper within a model, whose name is not counted."""
 

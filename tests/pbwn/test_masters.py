@@ -1,4 +1,4 @@
-"""Optimizers that keep float32 masters of half-precision weights: the master is projected, and the weight follows."""
+"""Optimizers that keep wider masters of weights: the master is projected, and the weight follows."""
 
 import copy
 
@@ -13,11 +13,11 @@ from processes import run_on_processes
 
 
 class MasterSGD(torch.optim.Optimizer):
-    """Steps on a float32 copy of each weight, kept in its state, and rounds it into the weight."""
+    """Steps on a wider copy of each weight, kept in its state, and rounds it into the weight."""
 
-    def __init__(self, params, lr=0.1, momentum=0.9, key="master_param"):
+    def __init__(self, params, lr=0.1, momentum=0.9, key="master_param", dtype=torch.float32):
         super().__init__(params, {"lr": lr, "momentum": momentum})
-        self.key = key
+        self.key, self.dtype = key, dtype
 
     @torch.no_grad()
     def step(self):
@@ -27,13 +27,13 @@ class MasterSGD(torch.optim.Optimizer):
                     continue
                 state = self.state[weight]
                 if not state:
-                    state["momentum_buffer"] = torch.zeros_like(weight, dtype=torch.float32)
+                    state["momentum_buffer"] = torch.zeros_like(weight, dtype=self.dtype)
                     state[self.key] = self.copy_of(weight)
-                buffer = state["momentum_buffer"].mul_(group["momentum"]).add_(weight.grad.float())
+                buffer = state["momentum_buffer"].mul_(group["momentum"]).add_(weight.grad.to(self.dtype))
                 self.move(weight, state, buffer, group["lr"])
 
     def copy_of(self, weight):
-        return weight.detach().float().clone()
+        return weight.detach().to(self.dtype, copy=True)
 
     def move(self, weight, state, buffer, lr):
         state[self.key].sub_(buffer, alpha=lr)
@@ -145,6 +145,71 @@ def test_a_run_with_masters_resumes_bit_for_bit():
         assert torch.equal(left, right)
 
 
+def assert_masters_are_on_the_sphere(model, optimizer, projection):
+    assert set(projection.state_dict()["masters"]) == {"0.weight", "2.weight"}
+    assert projection.check().ok
+    for master in masters(model, optimizer):
+        torch.testing.assert_close(row_norms(master, Axes((0,))), torch.ones(len(master)).double(), rtol=0, atol=1e-5)
+
+
+def test_a_weight_that_has_its_first_gradient_late_has_its_master_projected_too():
+    model = make_model()
+    optimizer = MasterSGD(model.parameters())
+    projection = pbwn.attach(model, optimizer)
+    model[2].requires_grad_(False)
+    train(model, optimizer, range(3))
+    assert set(projection.state_dict()["masters"]) == {"0.weight"}
+    model[2].requires_grad_(True)
+    train(model, optimizer, range(3, 30))
+    assert_masters_are_on_the_sphere(model, optimizer, projection)
+
+
+def test_the_masters_of_an_optimizer_that_comes_later_are_found():
+    model = make_model()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    projection = pbwn.attach(model, plain)
+    train(model, plain, range(2))
+    optimizer = MasterSGD(model.parameters())
+    projection.rebind(optimizer)
+    train(model, optimizer, range(2, 30))
+    assert_masters_are_on_the_sphere(model, optimizer, projection)
+    saved = projection.state_dict()
+    projection.detach()
+    again = pbwn.attach(model, optimizer, state={**saved, "masters": {}})  # as the states of the first version
+    assert_masters_are_on_the_sphere(model, optimizer, again)  # at once
+
+
+def test_a_plain_run_that_resumes_with_master_weights_has_them_projected():
+    model = make_model()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, plain)
+    train(model, plain, range(2))
+    projection.detach()
+    optimizer = MasterSGD(model.parameters())
+    again = pbwn.attach(model, optimizer, state=projection.state_dict())
+    train(model, optimizer, range(2, 30))
+    assert_masters_are_on_the_sphere(model, optimizer, again)
+
+
+def test_masters_in_float64_of_a_model_in_float32_are_projected():
+    model = make_model(torch.float32)
+    optimizer = MasterSGD(model.parameters(), dtype=torch.float64)
+    projection = pbwn.attach(model, optimizer)
+    train(model, optimizer, range(30))
+    assert_masters_are_on_the_sphere(model, optimizer, projection)
+    assert projection.check().largest_deviation < 1e-12
+
+
+@pytest.mark.parametrize("key", ["master_param", "shadow"])
+def test_the_master_of_a_weight_that_is_still_zero_is_known_by_its_key(key):
+    model = make_model()
+    nn.init.zeros_(model[0].weight)
+    optimizer = MasterSGD(model.parameters(), lr=0.0, key=key)
+    projection = pbwn.attach(model, optimizer, also=["0.weight"])
+    train(model, optimizer, range(1))
+    assert projection.state_dict()["masters"] == {"0.weight": key, "2.weight": key}
+
+
 def test_a_master_that_loading_has_cast_to_the_weights_dtype_is_refused():
     model = make_model()
     optimizer = MasterSGD(model.parameters())
@@ -205,6 +270,44 @@ class Scaled(MasterSGD):
         weight.sub_(buffer, alpha=lr)
 
 
+class ScaledInFloat32(MasterSGD):
+    def copy_of(self, weight):
+        return 4 * weight.detach().float()
+
+    def move(self, weight, state, buffer, lr):
+        state[self.key].sub_(buffer, alpha=4 * lr)
+        weight.copy_(state[self.key] / 4)
+
+
+class FlatRemainders(Remainders):
+    def __init__(self, params):
+        super().__init__(params, key="rest")
+
+    def copy_of(self, weight):
+        return super().copy_of(weight).flatten()
+
+
+class Nested(MasterSGD):
+    def copy_of(self, weight):
+        return {"w32": super().copy_of(weight)}
+
+    def move(self, weight, state, buffer, lr):
+        super().move(weight, {self.key: state[self.key]["w32"]}, buffer, lr)
+
+
+class InTheGroups(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        for group in self.param_groups:
+            group["fp32_params"] = [weight.detach().float() for weight in group["params"]]
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for weight, master in zip(group["params"], group["fp32_params"], strict=True):
+                weight.copy_(master.sub_(weight.grad.float(), alpha=group["lr"]))
+
+
 class InAnAttribute(MasterSGD):
     """As mixed-precision wrappers that keep their own list of groups."""
 
@@ -229,6 +332,10 @@ class InAnAttribute(MasterSGD):
         (Remainders, "its state 'master_param', as int16"),
         (Flattened, r"its state 'master_param', as float32 of shape \(640,\)"),
         (Scaled, "its state 'master_param', as float16"),
+        (ScaledInFloat32, "its state 'master_param', as float32"),
+        (FlatRemainders, "its state 'rest', as int16"),
+        (Nested, "its state 'master_param', as float32"),
+        (InTheGroups, "its parameter group's 'fp32_params', as float32"),
         (InAnAttribute, "its attribute 'fp32_groups', as float32"),
     ],
 )
@@ -238,6 +345,36 @@ def test_masters_of_another_form_are_refused_by_name(kind, where):
     pbwn.attach(model, optimizer, initial=False)
     with pytest.raises(TypeError, match=f"{kind.__name__} keeps master weights of '0.weight' in {where}.*float32"):
         train(model, optimizer, range(1))
+
+
+def test_a_master_that_is_no_wider_than_its_weight_is_refused_unless_it_is_the_weight():
+    model = make_model(torch.float32)
+    optimizer = MasterSGD(model.parameters())
+    projection = pbwn.attach(model, optimizer)
+    with pytest.raises(TypeError, match=r"master weights of '0\.weight' in its state 'master_param', as float32"):
+        train(model, optimizer, range(1))
+    projection.detach()
+    for weight in model.parameters():
+        optimizer.state[weight]["master_param"] = weight.detach()
+    assert pbwn.attach(model, optimizer).state_dict()["masters"] == {}
+
+
+def masters_of_which_a_process_has_nothing_are_found_by_all():
+    from torch.distributed.fsdp import fully_shard
+
+    for key, layers in (("shadow", [(8, 1), (1, 6), (6, 2)]), ("master", [(8, 1), (1, 1), (1, 2)])):
+        model = nn.Sequential(*[nn.Linear(*sizes) for sizes in layers]).bfloat16()
+        fully_shard(model)
+        optimizer = MasterSGD(model.parameters(), key=key)
+        projection = pbwn.attach(model, optimizer)
+        model(torch.randn(4, 8).bfloat16()).square().mean().backward()
+        optimizer.step()
+        assert projection.state_dict()["masters"] == {"0.weight": key, "1.weight": key}
+        assert projection.check().ok
+
+
+def test_masters_of_which_a_process_has_nothing():
+    run_on_processes(masters_of_which_a_process_has_nothing_are_found_by_all)
 
 
 def sharded_masters_equal_those_of_one_process():

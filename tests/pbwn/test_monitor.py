@@ -189,7 +189,7 @@ def test_a_record_is_read_with_one_look_at_the_device(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_measuring_on_a_gpu_waits_for_nothing(dtype):
-    with FakeTensorMode():  # where a look at a value raises
+    with FakeTensorMode():  # where reading a value raises
         weights = fake_weights(LAYOUTS.values(), dtype)
         for weight in weights:
             weight.tensor.grad = torch.empty_like(weight.tensor)
@@ -198,8 +198,8 @@ def test_measuring_on_a_gpu_waits_for_nothing(dtype):
         watched.see_gradients()
         watched.see_updates(stored, pbwn.UnitNorm(), {})
         watched.see_results(stored)
-        numbers = list(watched.numbers([torch.empty((), device="cuda")] * len(weights)))
-    assert {number.device.type for each in numbers for number in each} == {"cuda"}
+        quantities = list(watched.quantities([torch.empty((), device="cuda")] * len(weights)))
+    assert {one.device.type for each in quantities for one in each} == {"cuda"}
 
 
 def test_without_a_monitor_nothing_is_kept_or_measured():

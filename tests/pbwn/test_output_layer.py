@@ -2,6 +2,8 @@
 
 import dataclasses
 import random
+import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -244,7 +246,8 @@ NAMED = {
     "a U-Net of one's own": (["inc", "down.0.conv", "up.0.conv", "outc", "attention_gate.proj"], "'outc'"),
     "an actor and a critic": (["body", "policy_head", "value_head", "log_scale_net"], "'policy_head', 'value_head'"),
     "one head for each task": (["encoder.fc", "heads[3]", "projector"], "'heads.{0..2}'"),
-    "a router is no classifier": (["layers.0.router.classifier", "layers.0.mlp", "lm_head"], "'lm_head'"),
+    "a router is no classifier": (["layers.0.router.classifier", "layers.0.router_logits", "lm_head"], "'lm_head'"),
+    "start and end of an answer": (["body", "start_logits", "end_logits"], "'start_logits', 'end_logits'"),
     "a pooling head is no head": (["vision.pooling_head", "body", "score"], "'score'"),
     "a head that prepares": (["body", "head.dense", "classifier", "extra"], "'classifier'"),
 }
@@ -255,6 +258,19 @@ def test_output_layers_are_found_by_their_names_all_of_them(case):
     layers, expected = NAMED[case]
     whose = "its name" if "," not in expected and ".." not in expected else "their names"
     assert pbwn.select(tree(*layers)).output_layer == f"{expected} (by {whose})"
+
+
+def test_the_work_to_find_the_output_layer_grows_with_the_number_of_layers_and_not_with_its_square():
+    calls = []
+    for count in (100, 200):
+        model, events = nn.Sequential(*[nn.Linear(1, 1) for _ in range(count)]), Counter()
+        sys.setprofile(lambda frame, event, argument, events=events: events.update([event]))
+        try:
+            pbwn.select(model)
+        finally:
+            sys.setprofile(None)
+        calls.append(events.total())
+    assert calls[1] < 2.2 * calls[0], calls
 
 
 FROM_GETTER, BY_NAME, BY_NAMES = "(from get_output_embeddings())", "(by its name)", "(by their names)"
@@ -297,6 +313,12 @@ TRANSFORMERS = {
         {"decoder_layers": 2},
         "'model.enc_score_head', 'model.enc_bbox_head.layers.2', 'model.decoder.class_embed.{0, 1}', "
         f"'model.decoder.bbox_embed.{{0, 1}}.layers.2' {BY_NAMES}",
+    ),
+    "ModernBertDecoderForCausalLM": ({}, f"'decoder' {FROM_GETTER}"),
+    "XLMForQuestionAnswering": (
+        {},
+        "'qa_outputs.start_logits.dense', 'qa_outputs.end_logits.dense_1', 'qa_outputs.answer_class.dense_1' "
+        f"{BY_NAMES}",
     ),
     "Qwen2_5OmniForConditionalGeneration": ({}, f"'thinker.lm_head', 'talker.codec_head' {BY_NAMES}"),
     "FlavaForPreTraining": (

@@ -52,7 +52,7 @@ def test_products_beyond_float32_are_made_tangent_too(backend, weight_size, grad
     ("backend", "radius", "units"), [("torch", 1.0, 84), ("torch", 2.7, 84), ("numba", 1.0, 4), ("numba", 2.7, 4)]
 )
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_rows_of_equal_numbers_whose_rounding_errs_one_way_stay_near(backend, radius, units, memory_format):
+def test_rows_of_equal_elements_whose_rounding_errs_one_way_stay_near(backend, radius, units, memory_format):
     values = torch.rand(64, generator=torch.Generator().manual_seed(0)) + 0.5
     for channels in (1, 7, 28, 30, 32, 53, 64, 120, 127, 128, 141, 512, 640, 2048):
         weight = values.view(-1, 1, 1, 1).repeat(1, channels, 3, 3).contiguous(memory_format=memory_format)
@@ -66,7 +66,7 @@ def test_rows_of_equal_numbers_whose_rounding_errs_one_way_stay_near(backend, ra
     ("backend", "radius", "units"), [("torch", 1.0, 84), ("torch", 1.9, 84), ("numba", 1.0, 4), ("numba", 1.9, 4)]
 )
 @pytest.mark.parametrize("length", [94, 127, 190, 235, 238, 261, 270, 707, 1027, 1048, 1280, 4352])
-def test_rows_of_equal_numbers_of_awkward_lengths_stay_nearly_as_near(backend, radius, units, length):
+def test_rows_of_equal_elements_of_awkward_lengths_stay_nearly_as_near(backend, radius, units, length):
     weight = (1 + torch.arange(1500) / 1500).view(-1, 1).repeat(1, length)
     entry = constrained(weight, Axes((0,)))
     Batch([entry], pbwn.UnitNorm(radius), backend=served(entry, backend)).project_()
@@ -343,7 +343,7 @@ def swapped(parameter):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("change", [transposed_in_place, replaced, widened, shortened, swapped])
-def test_a_weight_that_was_moved_or_reshaped_between_calls_is_looked_at_anew(change, backend):
+def test_a_weight_that_was_moved_or_reshaped_between_calls_is_found_again(change, backend):
     entry = constrained(torch.randn(5, 5), Axes((0,)))
     batch = Batch([entry], UNIT, backend="auto" if backend == "numba" else backend)
     batch.project_()

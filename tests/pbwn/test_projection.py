@@ -104,7 +104,7 @@ def test_max_norm_shortens_long_rows_and_leaves_the_others_bit_for_bit(path):
 @pytest.mark.parametrize("axes", [Axes((0,)), Axes((1,))])
 @pytest.mark.parametrize("length", [4_096, 300_000])
 def test_norms_of_long_rows_are_right_to_the_last_digits(axes, length):
-    """Rounding errors of equal numbers beside a larger one all have one sign."""
+    """Rounding errors of equal elements beside a larger one all have one sign."""
     row = [0.31] + [0.1] * (length - 1)
     weight = torch.tensor([row, row], dtype=torch.float64)
     found = row_norms(weight if axes == Axes((0,)) else weight.t().contiguous(), axes)
@@ -139,7 +139,7 @@ def test_rows_on_the_sphere_to_rounding_are_left_bit_for_bit_when_settling(dtype
     assert not torch.equal(entry.tensor[3], once[3])
 
 
-@pytest.mark.parametrize("length", [0, -1.0, float("nan"), float("inf"), True, "big"])
+@pytest.mark.parametrize("length", [0, -1.0, float("nan"), float("inf"), True, "big", torch.ones(3).numpy(), int])
 def test_a_length_that_is_none_is_refused(length):
     with pytest.raises(ValueError, match="radius must be a positive number"):
         pbwn.UnitNorm(length)

@@ -158,12 +158,20 @@ def test_patterns_name_parameters_and_modules():
         ({"axes": {"frozen.weight": (0,)}}, r"frozen"),
         ({"axes": {"experts": (0,)}, "skip": ["experts"]}, r"drop one of them"),
         ({"direction": "sideways"}, r'direction must be "incoming" or "outgoing"; got \'sideways\''),
-        ({"strict": True}, r"strict=True, and 1 weight could not be placed: experts"),
+        ({"strict": True}, r"strict=True, and the axes of 1 weight are unknown: experts"),
     ],
 )
 def test_a_wish_that_cannot_be_met_is_an_error_that_says_why(wishes, words):
     with pytest.raises(ValueError, match=words):
         pbwn.select(Everything(), **wishes)
+
+
+def test_patterns_may_come_from_any_iterable():
+    model = deep()
+    assert names(pbwn.select(model, only=(name for name in ["1"]))) == ["1.weight"]
+    assert names(pbwn.select(model, skip=iter(["1"]))) == ["0.weight"]
+    with pytest.raises(TypeError, match=r"also must be a list of patterns.*got 3"):
+        pbwn.select(model, also=3)
 
 
 def test_a_bare_string_instead_of_a_list_of_patterns_is_refused():
@@ -271,6 +279,8 @@ def test_weights_that_lost_their_rows_are_refused_with_advice():
         ({"output_layer": [3]}, "names of modules"),
         ({"skip": None}, "skip must be a list of patterns"),
         ({"also": [0]}, "also must be a list of patterns"),
+        ({"optimizer": 3}, r"optimizer must be a torch\.optim\.Optimizer, or a list of them; got 3"),
+        ({"optimizer": ["Adam"]}, "or a list of them; got 'Adam'"),
     ],
 )
 def test_wishes_of_the_wrong_kind_are_refused(wishes, words):
@@ -284,6 +294,14 @@ def test_a_name_with_brackets_is_taken_as_it_is():
     model.add_module("b", nn.Linear(3, 3))
     model.add_module("head", nn.Linear(3, 2))
     assert names(pbwn.select(model, skip=["a[0]"])) == ["b.weight"]
+
+
+def test_weights_that_were_made_in_inference_mode_are_left_alone():
+    with torch.inference_mode():
+        model = small()
+    assert reasons(pbwn.select(model))["0.weight"].startswith("made in inference mode")
+    with pytest.raises(ValueError, match=r"nothing to project(.|\n)*made in inference mode"):
+        pbwn.project_(model)
 
 
 def test_a_complex_weight_cannot_be_given_axes():
@@ -648,6 +666,21 @@ def test_a_weight_that_is_zero_when_it_is_attached_is_left_alone_though_it_was_s
     assert model[1].weight.abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_weight_that_starts_at_zero_is_kept_in_a_ball(given):
+    model = deep()
+    nn.init.zeros_(model[1].weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+    selection = pbwn.select(model) if given else None
+    projection = pbwn.attach(model, optimizer, selection=selection, constraint=pbwn.MaxNorm(0.1))
+    assert names(projection.selection) == ["0.weight", "1.weight"]
+    for _ in range(3):
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    assert model[1].weight.norm(dim=1).max() <= 0.1 + 1e-6
+    assert projection.check().ok
+
+
 def test_a_weight_that_started_at_zero_is_left_alone_in_a_resumed_run_too():
     model = deep()
     nn.init.zeros_(model[1].weight)
@@ -734,6 +767,10 @@ def test_adapters_are_left_alone_unless_they_are_asked_for():
 PARAMETERS = [
     ("cls_token", (1, 1, 8), False),
     ("pos_embed", (1, 16, 8), False),
+    ("pos", (16, 8), False),
+    ("pe", (1, 16, 8), False),
+    ("wpe", (16, 8), False),
+    ("prompt", (4, 8), False),
     ("position_embeddings", (16, 8), False),
     ("relative_position_bias_table", (49, 4), False),
     ("rel_pos_h", (13, 8), False),
@@ -756,7 +793,7 @@ def test_strict_trips_on_weights_alone(name, shape, is_weight):
     model["custom"].register_parameter(name, nn.Parameter(torch.randn(shape)))
     model["list"] = nn.ParameterDict({name: nn.Parameter(torch.randn(shape))})
     if is_weight:
-        with pytest.raises(ValueError, match=rf"2 weights could not be placed: custom\.{name}"):
+        with pytest.raises(ValueError, match=rf"the axes of 2 weights are unknown: custom\.{name}"):
             pbwn.select(model, strict=True)
     else:
         assert not pbwn.select(model, strict=True).unknown

@@ -119,6 +119,19 @@ def train(model, optimizer, steps, first=0):
         optimizer.step()
 
 
+class Unscaled(torch.optim.Optimizer):
+    """Has no learning rate."""
+
+    def step(self):
+        """Moves nothing."""
+
+
+def test_angle_needs_a_learning_rate():
+    model = make()
+    with pytest.raises(ValueError, match=r"the parameter group of '0\.weight' has no \"lr\": add it"):
+        pbwn.attach(model, Unscaled(model.parameters(), {}), step="angle")
+
+
 def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
     model = make()
     optimizer = torch.optim.Adam(

@@ -41,6 +41,12 @@ def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, inpu
     return _Layers(model).seen(model, inputs) if inputs else _Layers(model).output_layer()
 
 
+def named_heads(model: nn.Module) -> frozenset[nn.Module]:
+    """The output layers that the model says, or that are named like one."""
+    layers = _Layers(model)
+    return layers.found(*layers.heads).modules
+
+
 def _given(model: nn.Module, names: Sequence[str]) -> OutputLayer:
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise TypeError(f'output_layer must be "auto", None, or names of modules; got {names!r}')
@@ -65,11 +71,11 @@ def _listed(names: Iterable[str]) -> str:
 # Names that output layers have in Transformers, timm, diffusers, torchvision and in tutorials, each for one part of a
 # layer's name between dots. These stand for an output layer wherever they are found,
 _ANYWHERE = re.compile(
-    r"(\w+_)?lm_heads?|(?!pre_|feature_)(\w+_)?classifiers?(_\w+)?|qa_outputs|vocab_projector|embed_out|output_projection|"
-    r"(\w+_)?(class|cls|box|bbox|mask|label|objectness|decode|aux|auxiliary|score|codec|ctc|segmentation|regression|"
-    r"detection|classification|mlm|nsp|itm|answer)_heads?|(class|box|bbox|mask|label)(_\w+)?_(predictors?|embed|embedder)|"
-    r"(class|cls|box|bbox|mask|obj)_(scores?|preds?|logits)|aux\d*|AuxLogits|(to_)?logits(_\w+)?|"
-    r"controlnet_(\w+_)?blocks?"
+    r"(\w+_)?lm_heads?|(?!pre_|feature_)(\w+_)?classifiers?(_\w+)?|qa_outputs|answer_class|vocab_projector|embed_out|"
+    r"output_projection|(\w+_)?(class|cls|box|bbox|mask|label|objectness|decode|aux|auxiliary|score|codec|ctc|"
+    r"segmentation|regression|detection|classification|mlm|nsp|itm|answer)_heads?|"
+    r"(class|box|bbox|mask|label)(_\w+)?_(predictors?|embed|embedder)|(class|cls|box|bbox|mask|obj)_(scores?|preds?)|"
+    r"aux\d*|AuxLogits|(?!\w*(router|gate|attn|attention)_)(\w+_)?logits(_\w+)?|controlnet_(\w+_)?blocks?"
 )
 # these on the highest level where there are some,
 _HIGH = re.compile(
@@ -102,6 +108,7 @@ class _Layers:
         self._modules: dict[str, nn.Module] = {}  # the innermost, of a wrapper and what it wraps
         self._names: dict[nn.Module, str] = {}
         self._layers: dict[str, nn.Module] = {}
+        self._holders: set[str] = set()  # the names of layers, and of all that holds one
         self._children: dict[str, list[str]] = {}
         self._wholes: dict[nn.Module, nn.Module] = {}  # what counts as one layer, by its parts
         for name, module in named_modules(model):
@@ -114,22 +121,26 @@ class _Layers:
             is_layer = can_be_output_layer(module) or isinstance(module, nn.AdaptiveLogSoftmaxWithLoss)
             if is_layer and self._wholes.get(module, module) is module and not is_adapter(name):
                 self._layers[name] = module
+                holder = name
+                while holder not in self._holders:
+                    self._holders.add(holder)
+                    holder = holder.rpartition(".")[0]
         self._core = self._find_core()
 
     def output_layer(self) -> OutputLayer:
         """The output layers as the model says, by their names, or by order."""
         if self._core in self._layers:
-            return self._found(([self._core], self._kind(self._core)))
-        heads = self._heads
+            return self.found(([self._core], self._kind(self._core)))
+        heads = self.heads
         if heads:
-            return self._found(*heads)
+            return self.found(*heads)
         inside = [name for name in self._layers if name.startswith(self._prefix)]
         if not inside:
             return OutputLayer(frozenset(), "none found")
         last = self._last(inside)
         if len(inside) == 1:
-            return self._found(([last], "the only layer"))
-        guess = self._found(([last], f"{self._kind(last)}, in order of registration"))
+            return self.found(([last], "the only layer"))
+        guess = self.found(([last], f"{self._kind(last)}, in order of registration"))
         return OutputLayer(guess.modules, f"guessed: {guess.description}", is_guess=True)
 
     def seen(self, model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
@@ -146,20 +157,20 @@ class _Layers:
             module for module in ends if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
         ]
         passed = {named.module for named in (*last, *hidden)}
-        named_heads = [name for names, _ in self._heads for name in names]
+        named_heads = [name for names, _ in self.heads for name in names]
         unused = [name for name in named_heads if not passed & set(self._modules[name].modules())]
         if not heads and not unused:
             return OutputLayer(frozenset(), "none: no linear layer or convolution comes last before the output")
         seen = [self._names[head] for head in heads]
-        return self._found((seen, "seen with the inputs"), (unused, f"by {_whose(unused)}, and not seen"))
+        return self.found((seen, "seen with the inputs"), (unused, f"by {_whose(unused)}, and not seen"))
 
-    def _found(self, *groups: tuple[list[str], str]) -> OutputLayer:
+    def found(self, *groups: tuple[list[str], str]) -> OutputLayer:
         """Layers by their names, each group with how it was found."""
         parts = frozenset(part for names, _ in groups for name in names for part in _parts(self._modules[name]))
         return OutputLayer(parts, ", ".join(f"{_listed(names)} ({how})" for names, how in groups if names))
 
     @property
-    def _heads(self) -> list[tuple[list[str], str]]:
+    def heads(self) -> list[tuple[list[str], str]]:
         """The layers that the model says to be its output layers, and those with the name of one."""
         asked, getter = self._ask()
         named = self._by_name(asked)
@@ -181,7 +192,7 @@ class _Layers:
         core = ""
         while core not in self._layers:
             module = self._modules[core]
-            children = [name for name in self._children.get(core, ()) if self._holds_layer(name)]
+            children = [name for name in self._children.get(core, ()) if name in self._holders]
             is_sequence = type(module).forward is nn.Sequential.forward
             if any(callable(getattr(module, getter, None)) for getter in _GETTERS) or not children:
                 break
@@ -192,9 +203,6 @@ class _Layers:
                 break
             core = children[-1]
         return core
-
-    def _holds_layer(self, name: str) -> bool:
-        return any(layer == name or layer.startswith(f"{name}.") for layer in self._layers)
 
     def _ask(self) -> tuple[list[str], str]:
         """Ask the model itself, as those of Hugging Face and timm can be: its layers, and the method that told."""
@@ -244,6 +252,7 @@ class _Layers:
     def _by_name(self, asked: Sequence[str]) -> list[str]:
         """All layers that have the name of an output layer."""
         heads = self._find(_ANYWHERE)
+        certain = {end for head in heads for end in self._ends(head)}
         heads += [name for name, layer in self._layers.items() if isinstance(layer, nn.AdaptiveLogSoftmaxWithLoss)]
         high, top = self._find(_HIGH, _HIDDEN_TOO), self._at_the_top(_TOP)
         found = [*asked, *heads]
@@ -260,7 +269,7 @@ class _Layers:
         modules = {self._modules[name] for name in asked}
         named = []
         for end in ends:
-            is_preparation = end.endswith(".dense") and (asked or len(ends) > 1)
+            is_preparation = end.endswith(".dense") and (asked or (len(ends) > 1 and end not in certain))
             if self._modules[end] not in modules and not is_preparation:
                 modules.add(self._modules[end])
                 named.append(end)

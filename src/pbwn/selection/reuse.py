@@ -12,11 +12,12 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, matches, named_parameters
+from pbwn.selection.output_layer import named_heads
 from pbwn.selection.rules import FROZEN, NOT_HELD, Reason, default_axes
 from pbwn.selection.selector import select
 from pbwn.selection.table import shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, Selection, held_by
-from pbwn.selection.zeros import without_zeros
+from pbwn.selection.zeros import with_zeros, without_zeros
 
 
 def chosen(
@@ -26,23 +27,27 @@ def chosen(
     optimizer: Iterable[Optimizer] | None = None,
     frozen: Literal["leave", "constrain"] = "leave",
     zero: Collection[str] = (),
+    zero_too: bool = False,
     **options: Any,
 ) -> Selection:
     """The selection that was given, as far as it holds for these optimizers, or what `select` makes of these options.
 
-    `zero` names weights that were zero when training began, and are left alone though they are not zero any more. Where
-    weights are sharded, every process has to call this.
+    `zero` names weights that were zero when training began, and are left alone though they are not zero any more;
+    `zero_too` constrains those that are zero like any other. Where weights are sharded, every process has to call this.
     """
     if selection is None:
-        return without_zeros(select(model, optimizer=optimizer, frozen=frozen, **options), known=zero)
-    if not isinstance(selection, Selection):
+        selection = select(model, optimizer=optimizer, frozen=frozen, **options)
+    elif not isinstance(selection, Selection):
         raise TypeError(f"selection must be what pbwn.select(model) returned; got {type(selection).__name__}")
-    for name, option in options.items():
-        default = signature(select).parameters[name].default
-        if option != default and (option or default):
-            raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
-    _check_model(model, selection)
-    dtensor.reshard(model)
+    else:
+        for name, option in options.items():
+            default = signature(select).parameters[name].default
+            if option != default and (option or default):
+                raise ValueError(f"selection= says which weights are constrained: pass {name}= to pbwn.select instead")
+        _check_model(model, selection)
+        dtensor.reshard(model)
+    if zero_too:
+        selection = with_zeros(selection)
     held = None if optimizer is None else held_by(optimizer)
     reasons: dict[ConstrainedWeight, Reason] = {}
     for weight in selection.constrained:
@@ -50,7 +55,8 @@ def chosen(
             reasons[weight] = NOT_HELD
         elif frozen == "leave" and not weight.tensor.requires_grad:
             reasons[weight] = FROZEN
-    return without_zeros(selection.without(reasons), known=zero)
+    selection = selection.without(reasons)
+    return selection if zero_too else without_zeros(selection, known=zero)
 
 
 def _check_model(model: nn.Module, selection: Selection) -> None:
@@ -65,25 +71,28 @@ def _check_model(model: nn.Module, selection: Selection) -> None:
             )
 
 
-def unconstrained(selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
+def unconstrained(model: nn.Module, selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
     """Those of some trained parameters that would be constrained now: untrained when selected, or new in the model."""
     by_name = {name: left for left in selection.left_alone for name in (left.name, *left.others)}
     # A parameter's name changes with layers that are put in or taken out; its place in its module does not.
     by_place = {(left.module, left.name.rpartition(".")[2]): left for left in selection.left_alone}
-    found = []
+    found, new = [], []
     for named in parameters:
         left = by_name.get(named.name) or by_place.get((named.module, named.attribute))
-        if left.reason.untrained if left is not None else _is_default(named, selection.choice):
+        if left is None:
+            new.append(named)
+        elif left.reason.untrained:
             found.append(named.name)
-    return found
+    heads = named_heads(model) if new and selection.choice.spares_heads else frozenset()
+    return found + [named.name for named in new if _is_default(named, selection.choice, heads)]
 
 
-def _is_default(named: NamedParameter, choice: Choice) -> bool:
+def _is_default(named: NamedParameter, choice: Choice, heads: Collection[nn.Module]) -> bool:
     """Whether a parameter that was not in the model would be constrained."""
     if any(matches(pattern, named.name) for pattern in choice.skip):
         return False
     is_named = choice.includes([named.name])
-    verdict = default_axes(named, choice.direction, is_named=is_named)
+    verdict = default_axes(named, choice.direction, is_named=is_named, output_layer=heads)
     if isinstance(verdict, Axes):
         return is_named or not choice.only
     return is_named and verdict.unknown

@@ -22,7 +22,7 @@ _ADAPTER = re.compile(r"(^|\.)(\w+_)?(lora|hada|lokr|vera|ia3|oft|boft)(_\w+)?(\
 _BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
 # Parameters that are added to features, looked up or multiplied with, and belong to no neuron.
 _TABLE = re.compile(
-    r"(^|_)(tokens?|probe|queries|latents?|table|(abs|rel)_pos|pos_emb|frequencies|(\w+_)embed|embeddings?|"
+    r"(^|_)(tokens?|prompts?|probe|queries|latents?|table|pos|pos_emb|w?pe|frequencies|(\w+_)embed|embeddings?|"
     r"position(al)?(_(enc(oding)?|bias(es)?))?)(_(h|w|t|table|win(dow)?|vlm|[1-3]d))?$",
     re.IGNORECASE,
 )
@@ -100,6 +100,8 @@ def unsupported(named: NamedParameter) -> Reason | None:
     parameter = named.parameter
     if isinstance(named.module, torch.jit.ScriptModule):
         return _SCRIPTED
+    if parameter.is_inference():
+        return Reason("made in inference mode, in which nothing can be trained: make the model outside of it")
     if parameter.layout is not torch.strided:
         return Reason(f"layout {str(parameter.layout).removeprefix('torch.')} is not supported")
     if any(count > 1 and stride == 0 for count, stride in zip(parameter.shape, parameter.stride(), strict=True)):

@@ -104,6 +104,7 @@ def select(
         axes={pattern: as_axes(value) for pattern, value in (axes or {}).items()},
         direction=direction,
         per=per,
+        spares_heads=output_layer == "auto",
     )
     if choice.only and choice.also:
         raise ValueError(
@@ -277,7 +278,7 @@ def _refuse_unknown(selection: Selection) -> None:
             f"{left.name} ({left.layer}, {shape_text(left.shape)}): {left.reason}" for left in unknown[:10]
         )
         more = f"; {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        raise ValueError(f"strict=True, and {plural(len(unknown), 'weight')} could not be placed: {listed}{more}")
+        raise ValueError(f"strict=True, and the axes of {plural(len(unknown), 'weight')} are unknown: {listed}{more}")
 
 
 def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: OutputLayer) -> None:
@@ -327,12 +328,13 @@ def _tied(model: nn.Module) -> list[list[NamedParameter]]:
     return list(found.values())
 
 
-def _patterns(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
+def _patterns(argument: str, patterns: Iterable[str]) -> tuple[str, ...]:
     if isinstance(patterns, str):
         raise TypeError(f"{argument} is a list of patterns: write {argument}=[{patterns!r}]")
-    if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
+    found = tuple(patterns) if isinstance(patterns, Iterable) else (patterns,)
+    if not all(isinstance(pattern, str) for pattern in found):
         raise TypeError(f"{argument} must be a list of patterns, such as ['layer1.*']; got {patterns!r}")
-    return tuple(patterns)
+    return found
 
 
 def _padding(tied: list[NamedParameter]) -> int | None:

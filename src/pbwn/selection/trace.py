@@ -177,7 +177,7 @@ def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
 
 
 def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Positional and keyword arguments: a mapping in the last place whose keys are arguments is spread out."""
+    """Positional and keyword arguments: a mapping in the last place whose keys are arguments is unpacked."""
     if inputs and isinstance(inputs[-1], Mapping) and all(isinstance(key, str) for key in inputs[-1]):
         parameters = inspect.signature(model.forward).parameters
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

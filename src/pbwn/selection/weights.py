@@ -70,6 +70,7 @@ class LeftAlone:
     shape: tuple[int, ...]
     reason: Reason
     others: tuple[str, ...] = ()  # the names of tied parameters beside the first
+    weight: ConstrainedWeight | None = None  # as it would be constrained, where that is known
 
     @property
     def layer(self) -> str:
@@ -87,6 +88,7 @@ class Choice:
     axes: dict[str, Axes] = field(default_factory=dict)
     direction: str = "incoming"
     per: str = "neuron"
+    spares_heads: bool = True  # output layers are found and left alone
 
     def includes(self, names: Iterable[str]) -> bool:
         """Whether a weight is named by only, also or axes under one of its names: it is constrained, whatever it is."""
@@ -115,7 +117,7 @@ class Selection:
 
     def without(self, reasons: Mapping[ConstrainedWeight, Reason]) -> Selection:
         """The same, but with these weights left alone after all, each for its reason."""
-        left_alone = [LeftAlone(each.name, each.module, each.shape, why, each.others) for each, why in reasons.items()]
+        left_alone = [LeftAlone(w.name, w.module, w.shape, why, w.others, weight=w) for w, why in reasons.items()]
         return replace(
             self,
             constrained=tuple(weight for weight in self.constrained if weight not in reasons),
@@ -211,7 +213,11 @@ class Selection:
 
 def held_by(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
     """The identities of the parameters that an optimizer holds, or several do."""
-    optimizers: Iterable[Any] = [optimizer] if hasattr(optimizer, "param_groups") else optimizer
+    is_list = isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups")
+    optimizers: list[Any] = list(optimizer) if is_list else [optimizer]  # type: ignore[arg-type]
+    for one in optimizers:
+        if not hasattr(one, "param_groups"):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {one!r}")
     return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,6 +27,16 @@ def without_zeros(selection: Selection, *, exchange: bool = True, known: Collect
     are_zero = dict(zip(readable, _are_zero([weight.tensor for weight in readable]), strict=True))
     zero = [weight for weight in unnamed if weight.name in known or are_zero.get(weight)]
     return selection.without(dict.fromkeys(zero, ALL_ZERO))
+
+
+def with_zeros(selection: Selection) -> Selection:
+    """Constrain the weights after all that are left alone for being zero."""
+    zero = {left: left.weight for left in selection.left_alone if left.weight and left.reason is ALL_ZERO}
+    return replace(
+        selection,
+        constrained=(*selection.constrained, *zero.values()),
+        left_alone=tuple(left for left in selection.left_alone if left not in zero),
+    )
 
 
 def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
