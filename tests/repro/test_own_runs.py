@@ -9,7 +9,7 @@ import safetensors.torch
 
 from pbwn.monitor import QUANTITIES
 from pbwn_repro import cli
-from pbwn_repro.exit_codes import USAGE
+from pbwn_repro.exit_codes import NON_FINITE, USAGE
 from pbwn_repro.report.sections import collect
 from storm import contents
 
@@ -155,6 +155,13 @@ def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(h
     assert "PBWN is within 5 % of its best" in text
     drawn = {path.name.removeprefix("own-own-models-build-digits-") for path in (tmp_path / "runs/figures").iterdir()}
     assert {"dots.svg", "search.svg"} <= drawn
+
+
+def test_a_report_of_nothing_but_diverged_runs_names_them(here, tmp_path):
+    assert here("train", "--model", "own_models:build", *SHORT, "--lr", "1e30")[0] == NON_FINITE
+    code, said, _ = here("report")
+    assert (code, said.splitlines()[0]) == (0, "own-own-models-build-digits: 0 runs")
+    assert "Diverged: PBWN, lr = 1e+30, weight_decay = 0.0, seed 1." in (tmp_path / "runs/report.md").read_text()
 
 
 def test_a_sweep_that_leaves_rates_out_takes_the_recipe_s(here, tmp_path):

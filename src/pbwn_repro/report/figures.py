@@ -108,7 +108,9 @@ def drawings(section: Section) -> tuple[list[Drawing], list[Drawing]]:
     shown = of_surfaces(section.landscapes, section.anchor) if section.landscapes else []
     curves = [(of_plot(plot), plot.main) for plot in section.plots]
     shown += [drawing for drawing, main in curves if main]
-    has_runs = section.table is not None and any(cell.ours for cell in section.table.cells.values())
+    has_runs = section.table is not None and any(
+        cell.ours and cell.ours.values for cell in section.table.cells.values()
+    )
     if section.table is not None and has_runs and (section.is_own or not shown):
         shown.insert(0, of_table(section.table, f"{section.anchor}-dots", paper=section.scale == "paper"))
     return shown, [drawing for drawing, main in curves if not main]
