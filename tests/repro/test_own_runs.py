@@ -161,7 +161,9 @@ def test_a_report_of_nothing_but_diverged_runs_names_them(here, tmp_path):
     assert here("train", "--model", "own_models:build", *SHORT, "--lr", "1e30")[0] == NON_FINITE
     code, said, _ = here("report")
     assert (code, said.splitlines()[0]) == (0, "own-own-models-build-digits: 0 runs")
-    assert "Diverged: PBWN, lr = 1e+30, weight_decay = 0.0, seed 1." in (tmp_path / "runs/report.md").read_text()
+    page = (tmp_path / "runs/report.md").read_text()
+    assert "Diverged: PBWN, lr = 1e+30, weight_decay = 0.0, seed 1." in page
+    assert "verdict" not in page  # there are none to explain
 
 
 def test_a_sweep_that_leaves_rates_out_takes_the_recipe_s(here, tmp_path):

@@ -50,10 +50,10 @@ CAUTIONS = (
     "Where settings were searched, the best is the one with the lowest value of what is shown, over the seeds that "
     "settings have in common; where that is a test error, it was chosen on the test set.",
 )
-_INTRODUCTION = """\
-Every number in tables and verdicts comes from run folders; `pbwn report` writes this page from them. Where a number
-comes from elsewhere, a remark says so. A cell shows ours, then the paper's number in italics. A verdict answers a claim
-of the paper with our runs at one scale:
+_INTRODUCTION = "Every number comes from run folders; `pbwn report` writes this page from them.\n"
+_VERDICTS = """\
+Where a number comes from elsewhere, a remark says so. A cell shows ours, then the paper's number in italics. A verdict
+answers a claim of the paper with our runs at one scale:
 """
 _PAPER = """\
 The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
@@ -200,10 +200,13 @@ def _decimals(value: float, decimals: int, *, fixed: bool) -> int:
 
 def whole(report: Report) -> str:
     """The report: all verdicts, then each section, then what was not run and what was left out."""
+    has_verdicts = any(section.verdicts for section in report.sections)
     parts = ["# Results\n", _INTRODUCTION]
-    parts += [*(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), "", *(f"{each}\n" for each in CAUTIONS)]
-    parts += [f"{_PAPER}\n", f"{hardware(report)}\n"]
-    if any(section.verdicts for section in report.sections):
+    if has_verdicts:
+        parts += [_VERDICTS, *(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), ""]
+        parts += [*(f"{each}\n" for each in CAUTIONS), f"{_PAPER}\n"]
+    parts += [f"{hardware(report)}\n"]
+    if has_verdicts:
         parts += ["## The paper's claims\n", overview(report)]
     seen: set[str] = set()
     for section in report.sections:
