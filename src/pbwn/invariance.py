@@ -278,7 +278,7 @@ class _Passes:
                 "the model returns no floating-point tensor: pass output= with a function that picks one from what it "
                 "returns, such as logits before a sample is drawn"
             )
-        if any(change > _floor(one) for change, one in zip(_changes(second, first), first, strict=True)):
+        if any(change > _floor(one) for change, one in zip(relative_changes(second, first), first, strict=True)):
             raise ValueError(
                 "the model's output differs from pass to pass with the same inputs and seeds: pass inputs for which it "
                 "does not, or switch off what draws from a random source other than torch's and Python's"
@@ -293,15 +293,15 @@ def _scale_of(candidate: ConstrainedWeight, after: Sequence[NamedParameter], bas
     @cache
     def effects() -> list[float]:
         """What a random change of the weight does; a pass that a large change of the output makes needless."""
-        with _put_back([weight]):
+        with put_back([weight]):
             _disturb_(weight, axes)
-            return _changes(run(), base)
+            return relative_changes(run(), base)
 
     def stays(changes: Sequence[Change]) -> bool:
-        with _put_back([tensor for tensor, _, _ in changes]):
+        with put_back([tensor for tensor, _, _ in changes]):
             for tensor, neurons, multiples in changes:
                 functional.scale_rows_(tensor, neurons, multiples)
-            found = _changes(run(epsilon=min(1.0, float(changes[0][2].min()) ** 2)), base)
+            found = relative_changes(run(epsilon=min(1.0, float(changes[0][2].min()) ** 2)), base)
         if any(change > max(_TOLERANCE * _LARGEST_EFFECT, floor) for change, floor in zip(found, floors, strict=True)):
             return False
         tolerances = [_TOLERANCE * min(effect, _LARGEST_EFFECT) for effect in effects()]
@@ -361,15 +361,27 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
     weight.add_(functional.scale_rows_(noise, axes, ratio.nan_to_num(0, 0, 0)))
 
 
-@contextmanager
-def _put_back(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put what was done to tensors in place back, bit for bit."""
+def restoring(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """What puts back, bit for bit, all that is done to tensors in place from now on."""
     kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, value in kept:
+            if not torch.equal(tensor, value):  # an expanded tensor cannot be written to
+                tensor.copy_(value)
+
+    return restore
+
+
+@contextmanager
+def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Put what is done to tensors in place back afterwards."""
+    restore = restoring(tensors)
     try:
         yield
     finally:
-        for tensor, value in kept:
-            tensor.copy_(value)
+        restore()
 
 
 @contextmanager
@@ -394,7 +406,7 @@ def _generic(model: nn.Module) -> Iterator[None]:
     small = [parameter for parameter in trained if parameter.ndim < 2 and parameter.is_floating_point()]
     zero = [parameter for parameter in trained if parameter.ndim > 1 and not parameter.any()]
     generator = torch.Generator().manual_seed(_SEED + 2)
-    with _put_back([*small, *zero]):
+    with put_back([*small, *zero]):
         for parameter in small:  # the sign stays, for those that are positive by their meaning
             draws = torch.rand((2, *parameter.shape), generator=generator, dtype=torch.float64).to(parameter)
             sign = parameter.sign().where(parameter != 0, (draws[0] - 0.5).sign())
@@ -410,7 +422,7 @@ def _enlarged(model: nn.Module, run: _Passes) -> Iterator[None]:
     with _Sums(parameter for parameter in model.parameters() if parameter.requires_grad) as sums:
         run()
     small = [(parameter, _SHARE * ratio) for parameter, ratio in sums.ratios.items() if 1 < _SHARE * ratio < math.inf]
-    with _put_back([parameter for parameter, _ in small]):
+    with put_back([parameter for parameter, _ in small]):
         for parameter, factor in small:
             parameter.mul_(factor)
         yield
@@ -451,7 +463,7 @@ def _size(tensor: Tensor) -> float:
     return float(wide.where(wide.isfinite(), 0).square().mean().sqrt())
 
 
-def _changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
+def relative_changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
     """How much each tensor of the output differs, relative to itself; infinite where it has another shape."""
     if [one.shape for one in outputs] != [one.shape for one in base]:
         return [float("inf")] * len(base)

@@ -541,7 +541,7 @@ class NormProjection:
         if any(optimizer.state for optimizer in optimizers):
             raise ValueError('initial="fold" must come before the first step, but the optimizer has state already')
         self._statistics.refuse_homeless(self._constraint, self._radii)
-        return self._statistics.folding()
+        return self._statistics.folding(example)
 
     def _state(self) -> states.State:
         return states.State(

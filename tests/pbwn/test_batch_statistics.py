@@ -9,6 +9,7 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -150,7 +151,7 @@ class Between(nn.Module):
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
-        return 2 * x
+        return torch.from_numpy(2 * x.numpy())  # which no mode of torch sees
 
     @staticmethod
     def backward(context, gradient):
@@ -202,6 +203,10 @@ BETWEEN = {
     "two normalisations": (in_two, None),
     "the layer used again": (used_again, None),
     "shared by two layers": (lambda self, x: self.norm(self.conv(x)) + self.norm(self.other(x)), None),
+    "the weight in another function": (
+        lambda self, x: self.norm(self.conv(x)) + functional.conv2d(x, self.conv.weight * 1.0),
+        None,
+    ),
     "used twice by one layer": (lambda self, x: self.norm(self.conv(x)) + self.norm(self.conv(-x)), "conv.weight"),
 }
 
@@ -417,7 +422,55 @@ class Gained(nn.Module):
         return self.head((x + self.gain * self.branch(x)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("make", [network, Gained, lambda: network(track_running_stats=False)])
+class ChannelsLast(Gained):
+    """A linear layer over the last dimension behind the gain, as in ConvNeXt and in LayerScale."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch, self.gain = nn.Linear(4, 4), nn.Parameter(torch.rand(4) + 0.5)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu().movedim(1, -1)
+        return self.head((x + self.gain * self.branch(x)).mean((1, 2)))
+
+
+class Biased(nn.Conv2d):
+    """A convolution with its batch normalisation: the parameter `bias` comes after that, and another one before."""
+
+    def __init__(self):
+        super().__init__(3, 4, 3)
+        self.before, self.norm = nn.Parameter(torch.randn(4)), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.norm(functional.conv2d(x, self.weight, self.before)) + self.bias[:, None, None]
+
+
+class TwoBiases(nn.Module):
+    """One weight, two biases, two batch normalisations."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.norms = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.ModuleList()
+        self.two.weight = self.one.weight
+        self.norms.extend(nn.BatchNorm2d(4) for _ in range(2))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        hidden = self.norms[0](self.one(x)).relu() + self.norms[1](self.two(-x)).relu()
+        return self.head(hidden.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        network,
+        Gained,
+        ChannelsLast,
+        lambda: nn.Sequential(Biased(), nn.Flatten(), nn.Linear(4 * 36, 3)),
+        TwoBiases,
+        lambda: network(track_running_stats=False),
+    ],
+)
 def test_folding_keeps_the_function_in_training_and_evaluation(make):
     model = stretched(make())
     for step in range(5):
@@ -434,6 +487,28 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
     torch.testing.assert_close(model(batch(99)[0]).detach(), modes[1], rtol=1e-4, atol=1e-4)
 
 
+class SharedBias(TwoBiases):
+    """Two weights, and one bias, which cannot be scaled with both."""
+
+    def __init__(self):
+        super().__init__()
+        self.two = nn.Conv2d(3, 4, 3)
+        self.two.bias = self.one.bias
+
+
+class AddedGain(Gained):
+    """The gain is added as well."""
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        return self.head((x + self.gain * self.branch(x) + self.gain).mean((2, 3)))
+
+
+def unseen(self, x):
+    product = self.conv(x)
+    return self.norm(product) + Doubled.apply(product)
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
@@ -444,6 +519,9 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
         ),
         (lambda: Between(twice), {}, "right after 'conv.weight'"),
         (lambda: Between(BETWEEN["shared by two layers"][0]), {}, "right after 'conv.weight', 'other.weight'"),
+        (lambda: Between(unseen), {"skip": ["other"]}, "would change the output .* in evaluation mode.* skip="),
+        (SharedBias, {}, "would change the output .* in evaluation mode"),
+        (AddedGain, {}, "right after 'branch.weight'"),
         (network, {"follow": "auto"}, "pass follow= with example inputs"),
         (network, {"follow": torch.randn(2, 5, 8, 8)}, "the model fails on the example inputs in follow="),
         (network, {"follow": True}, "example inputs of the model; got True"),
@@ -451,7 +529,7 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
     ],
 )
 def test_what_cannot_be_folded_is_refused_with_what_to_do(make, options, message):
-    model = make()
+    model = stretched(make())
     before = copy.deepcopy(model.state_dict())
     optimizer = sgd(model)
     with pytest.raises(ValueError, match=message):
