@@ -196,7 +196,9 @@ def invariance(
         if not inner.training:  # else its layers have the modes that it trains with
             inner.train()
         run.check()
-        found = select(inner, *inputs) if selection is None else selection
+        with put_back(run.written):
+            found = select(inner, *inputs) if selection is None else selection
+            following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
         constrained = {name: weight for weight in found.constrained for name in (weight.name, *weight.others)}
         candidates = _candidates(inner, constrained, found.choice.direction)
         if not candidates:
@@ -204,7 +206,6 @@ def invariance(
                 "the model has no weight that could be constrained: its layers are not known, or it has biases and "
                 "normalisation layers alone. pbwn.register teaches pbwn a layer's axes"
             )
-        following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
         scales: list[WeightScale] = []
         with _generic(inner), _enlarged(inner, run):
             base = run()
@@ -246,22 +247,25 @@ class _Passes:
 
     def __init__(self, model: nn.Module, inputs: Sequence[Any], output: Callable[[Any], Any] | None) -> None:
         self._model, self._inputs, self._output = model, inputs, output
-        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        # What a pass may write to, apart from buffers: inputs, and embeddings that are renormalised in it.
+        embeddings = [module for module in model.modules() if getattr(module, "max_norm", None) is not None]
+        self.written = [*tensors_in(inputs), *(each for module in embeddings for each in module.parameters())]
 
     def __call__(self, *, epsilon: float = 1.0) -> list[Tensor]:
         """The floating-point tensors of the output, with the epsilons of normalisation layers times a factor."""
-        torch.manual_seed(_SEED)
-        random.seed(_SEED)
-        for buffer, value in self._buffers:
-            buffer.copy_(value)
+        torch.clear_autocast_cache()  # which holds the weights as they were
         positional, keyword = call_arguments(self._model, self._inputs)
-        with _epsilons_times(epsilon, self._model):
-            output = self._model(*positional, **keyword)
+        with undone(self._model), put_back(self.written), _epsilons_times(epsilon, self._model):
+            torch.manual_seed(_SEED)
+            random.seed(_SEED)
+            return self._picked(self._model(*positional, **keyword))
+
+    def _picked(self, output: Any) -> list[Tensor]:
+        """Copies of the tensors in the output that count: a model may return one that the next pass writes to."""
         if self._output is not None:
             output = self._output(output)
         elif hasattr(output, "items"):  # cached keys and values are not a result
             output = {name: value for name, value in output.items() if name != "past_key_values"}
-        # Copies: a model may return a tensor that the next pass writes to.
         return [one.detach().clone() for one in tensors_in(output) if one.is_floating_point() or one.is_complex()]
 
     def check(self) -> None:
@@ -362,8 +366,9 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
 
 
 def restoring(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """What puts back, bit for bit, all that is done to tensors in place from now on."""
-    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    """What puts back, bit for bit, all that is done to dense tensors in place from now on."""
+    dense = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
+    kept = [(tensor, tensor.detach().clone()) for tensor in dense]
 
     @torch.no_grad()
     def restore() -> None:
@@ -487,15 +492,13 @@ def _floor(output: Tensor, weight_dtype: torch.dtype | None = None) -> float:
 def _refuse(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise ValueError(f"parameter {name!r} is lazy and has no shape yet: call the model once, then ask")
-        if parameter.is_meta:
-            raise ValueError(f"parameter {name!r} is on the meta device and has no values: materialise it first")
-        if dtensor.is_sharded(parameter):
-            raise ValueError(
-                f"parameter {name!r} is sharded over processes: ask on one process, before the model is sharded"
-            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(f"{name!r} is lazy and has no shape yet: call the model once, then ask")
+        if tensor.is_meta:
+            raise ValueError(f"{name!r} is on the meta device and has no values: materialise it first")
+        if dtensor.is_sharded(tensor):
+            raise ValueError(f"{name!r} is sharded over processes: ask on one process, before the model is sharded")
     dtensor.refuse_flattened(model)
 
 

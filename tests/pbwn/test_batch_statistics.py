@@ -359,6 +359,14 @@ def test_with_example_inputs_the_initial_projection_is_followed(every):
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+def test_example_inputs_that_a_pass_writes_to_are_put_back():
+    model = nn.Sequential(nn.ReLU(inplace=True), network())
+    x = batch(0)[0]
+    before = x.clone()
+    pbwn.attach(model, sgd(model), follow=x)
+    assert torch.equal(x, before)
+
+
 def test_an_average_of_the_weights_is_followed_by_its_own_statistics():
     model, optimizer, projection = trained(stretched(network()))
     average = AveragedModel(model)

@@ -410,6 +410,59 @@ def test_asking_leaves_weights_buffers_modes_gradients_and_random_states_as_they
     assert random.getstate() == python_state
 
 
+class Halved(nn.Module):
+    def forward(self, x):
+        return x.mul_(0.5)
+
+
+class Multiplied(nn.Module):
+    """Takes a sparse matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.register_buffer("features", torch.randn(16, 6))
+
+    def forward(self, adjacency):
+        return self.norm(self.layer(adjacency @ self.features))
+
+
+class Averaged(nn.Module):
+    """Keeps a running mean in a buffer that each pass replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return (x - self.mean) / x.std(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "scale"),
+    [
+        (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 8), nn.BatchNorm1d(8)), ROWS, FREE),
+        (lambda: nn.Sequential(Halved(), nn.Linear(6, 8), nn.BatchNorm1d(8)), ROWS, FREE),
+        (lambda: nn.Sequential(nn.Linear(6, 8, bias=False), Averaged()), ROWS, FREE),
+        (lambda: nn.Sequential(nn.Embedding(11, 8, max_norm=0.5), nn.LayerNorm(8)), WORDS, FREE),
+        (Multiplied, lambda: torch.eye(16).to_sparse(), FREE),
+    ],
+)
+def test_a_pass_may_write_to_inputs_buffers_and_embeddings_and_all_is_put_back(make, inputs, scale):
+    model, x = make(), inputs()
+    before, given = copy.deepcopy(model.state_dict()), x.clone()
+    assert pbwn.invariance(model, x).weights[0].scale == scale
+    assert torch.equal(x.to_dense(), given.to_dense())
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+
+
+def test_mixed_precision_does_not_hide_that_a_weight_changes():
+    with torch.autocast("cpu", torch.bfloat16):
+        found = asked(ZOO["BN"][0], ROWS)
+    assert [weight.scale for weight in found.weights] == [FREE, MEANS]
+
+
 def test_a_pass_that_fails_on_the_way_leaves_the_weights_as_they_were():
     class Fragile(nn.Module):
         def __init__(self):
@@ -505,6 +558,7 @@ class Chosen(nn.Linear):
         (ZOO["BN"][0], lambda: torch.randn(1, 6), "several examples"),
         (lambda: nn.BatchNorm1d(6), ROWS, "no weight that could be constrained"),
         (lambda: nn.LazyLinear(3), ROWS, "'weight' is lazy and has no shape yet: call the model once"),
+        (lambda: nn.LazyBatchNorm1d(affine=False), ROWS, "'running_mean' is lazy and has no shape yet"),
         (lambda: nn.Linear(6, 3, device="meta"), ROWS, "'weight' is on the meta device"),
         (Sampled, ROWS, "differs from pass to pass"),
         (lambda: Chosen(6, 3), ROWS, "no floating-point tensor: pass output="),
