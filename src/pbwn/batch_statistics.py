@@ -6,10 +6,15 @@ batch normalisation, and nowhere else. Nothing is guessed.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from threading import get_ident
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 from weakref import ref
 
@@ -30,6 +35,7 @@ from pbwn.selection.trace import call_arguments, function_name, tensors_in, undo
 
 # torch's products with a matrix: the dimension of the matrix that its output's channels have.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
+_NORMALISING = re.compile("batch_norm.*|contiguous")  # what batch normalisations of torch call on their inputs
 _CALLS = 100  # of modules in training mode: what they have not used by then is not waited for
 # What folding may change, as a share of the output: rounding, and in training an epsilon that acts on batch statistics.
 _FOLDED = {"evaluation": 0.01, "training": 0.05}
@@ -94,6 +100,7 @@ class BatchStatistics:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._abandon()
 
     def see(self, inputs: Any) -> None:
         """Observe which layer feeds which in one pass with example inputs, in the model's own mode, and undo it."""
@@ -129,16 +136,20 @@ class BatchStatistics:
                 name: Feed(**{**feed, "weight": names.get(feed["weight"], feed["weight"])})
                 for name, feed in state["feeds"].items()
             }
-            self._settled = set(state["settled"])
+            self._settled, self._calls = set(state["settled"]), 0
 
-    def table(self) -> Table:
-        """Which statistics follow which weight, and why the others do not."""
+    def table(self, every: int | None = None) -> Table:
+        """Which statistics follow which weight at this interval, and why the others do not."""
         rows = []
         for norm in self._norms():
             feed = self.feeds.get(norm.name)
-            rows.append((norm.name, layer_name(norm.module), "not seen yet" if feed is None else feed.words()))
-        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2])))
-        lines = [(name, members[0][1], _together([row[2] for row in members])) for name, members in folded]
+            limit = f", only in project(): every={every} is short of {_GATHERED} / momentum"
+            if feed is None or feed.follows is None or _may_follow(norm.module, every):
+                limit = ""
+            words = "not seen yet" if feed is None else feed.words()
+            rows.append((norm.name, layer_name(norm.module), words, limit))
+        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2]), row[3]))
+        lines = [(name, each[0][1], _together([row[2] for row in each]) + each[0][3]) for name, each in folded]
         return Table(["running statistics", "layer", "follow"], lines)
 
     @contextmanager
@@ -227,9 +238,7 @@ class BatchStatistics:
             norm = modules[name].module if name in modules else None
             if weight is None or feed.obstacle is not None or (feed.bias and not with_bias):
                 continue
-            if not isinstance(norm, BatchNorm) or norm.running_mean is None:
-                continue
-            if every is not None and (norm.momentum is None or every < _GATHERED / max(norm.momentum, 1e-9)):
+            if not isinstance(norm, BatchNorm) or norm.running_mean is None or not _may_follow(norm, every):
                 continue
             if model is not self._model:
                 weight = _counterpart(weight, modules)
@@ -245,8 +254,11 @@ class BatchStatistics:
         return any(norm.name not in self._settled for norm in self._norms())
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._seeing is not None and self._seeing.is_stale:
+            self._abandon()
         if self._seeing is None:
-            self._seeing = _Seeing(module, self._weights, {id(each.module) for each in self._norms()})
+            call = sys._getframe(2)  # the module's call, which has called the hook, which has called this
+            self._seeing = _Seeing(module, call, self._weights, {id(each.module) for each in self._norms()})
         self._seeing.enter(module, [*tensors_in(args), *tensors_in(kwargs)])
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -272,8 +284,20 @@ class BatchStatistics:
         if not self._unsettled() or self._calls >= _CALLS:
             self.ignore()
 
+    def _abandon(self) -> None:
+        """Forget a pass that was not seen to its end: a keyboard interrupt calls no hooks."""
+        if self._seeing is not None:
+            self._seeing.close()
+            self._seeing = None
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": [], "_seeing": None}
+
+
+def _may_follow(norm: nn.Module, every: int | None) -> bool:
+    """Whether statistics are gathered anew between projections at this interval; None for a call of `project()`."""
+    momentum = getattr(norm, "momentum", None)
+    return every is None or (momentum is not None and every >= _GATHERED / max(momentum, 1e-9))
 
 
 @torch.no_grad()
@@ -318,7 +342,9 @@ class _Product:
 class _Seeing(TorchFunctionMode):
     """One pass, from the outermost module's call to its end."""
 
-    def __init__(self, outermost: nn.Module, weights: Sequence[ConstrainedWeight], norms: set[int]) -> None:
+    def __init__(
+        self, outermost: nn.Module, call: FrameType, weights: Sequence[ConstrainedWeight], norms: set[int]
+    ) -> None:
         super().__init__()
         self._outermost, self._weights, self._norms = outermost, weights, norms
         self._products = WeakTensorKeyDictionary()
@@ -327,9 +353,19 @@ class _Seeing(TorchFunctionMode):
         self._uses: Counter[int] = Counter()  # of each parameter, in torch's functions
         self._depth, self._inside_norm = 0, 0
         self.training = outermost.training
+        self._call, self._thread = call, get_ident()
         self._open = ExitStack()
         self._open.enter_context(torch.compiler.set_stance("force_eager"))
         self._open.enter_context(self)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the outermost module's call is over without its end having been seen."""
+        return self._thread == get_ident() and all(frame is not self._call for frame, _ in walk_stack(None))
+
+    def close(self) -> None:
+        """Let torch's functions be again."""
+        self._open.close()
 
     def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> None:
         """Note what goes into a module."""
@@ -354,7 +390,7 @@ class _Seeing(TorchFunctionMode):
             return False
         for product in filter(None, map(self._products.get, tensors_in(output))):
             product.is_output = True
-        self._open.close()
+        self.close()
         return True
 
     def __torch_function__(
@@ -363,7 +399,9 @@ class _Seeing(TorchFunctionMode):
         keyword = kwargs or {}
         result = func(*args, **keyword)
         name = function_name(func)
-        if self._inside_norm or not (_has_tensor(result) or name == "__setitem__"):
+        if not (_has_tensor(result) or name == "__setitem__"):
+            return result
+        if self._inside_norm and _NORMALISING.fullmatch(name):
             return result
         operands = [*tensors_in(args), *tensors_in(keyword)]
         self._uses.update(id(operand) for operand in operands if isinstance(operand, nn.Parameter))

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch.overrides import _get_current_function_mode_stack
 
 import pbwn
 from pbwn.batch_statistics import follow_
@@ -143,6 +144,8 @@ class Between(nn.Module):
         self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4)
         self.other, self.other_norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
         self.head, self.how = nn.Linear(4, 3), how
+        if how is shifted:
+            self.norm = Shifted(4)
 
     def forward(self, x):
         return self.head(self.how(self, x).mean((2, 3)))
@@ -189,6 +192,15 @@ def used_again(self, x):
     return self.norm(self.conv(x)) + self.conv(x).tanh()
 
 
+class Shifted(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x + 1)
+
+
+def shifted(self, x):
+    return self.norm(self.conv(x))
+
+
 BETWEEN = {
     "nothing": (lambda self, x: self.norm(self.conv(x)), "conv.weight"),
     "a look at its size": (
@@ -207,6 +219,7 @@ BETWEEN = {
         lambda self, x: self.norm(self.conv(x)) + functional.conv2d(x, self.conv.weight * 1.0),
         None,
     ),
+    "a shift in the normalisation itself": (shifted, None),
     "used twice by one layer": (lambda self, x: self.norm(self.conv(x)) + self.norm(self.conv(-x)), "conv.weight"),
 }
 
@@ -251,6 +264,11 @@ def test_what_is_shown_in_the_table_is_what_follows_and_why_not():
     assert "not seen yet" in str(projection)
     train(model, optimizer, range(1))
     assert "{1, 4}              BatchNorm2d  {0, 3}.weight" in str(projection)
+    model = network()
+    optimizer = sgd(model)
+    projection = pbwn.attach(model, optimizer, every=20)
+    train(model, optimizer, range(1))
+    assert "{0, 3}.weight, only in project(): every=20 is short of 5 / momentum" in str(projection)
     _, _, projection = trained(Between(twice), steps=1)
     assert "nothing: the output of conv.weight goes into add as well" in str(projection)
 
@@ -328,6 +346,39 @@ def test_a_pass_that_fails_leaves_nothing_behind():
     with pytest.raises(RuntimeError):
         model(torch.randn(2, 5, 8, 8))
     train(model, projection._drivers[0].optimizer, range(1))
+    assert follows(projection)["1"] == "0.weight"
+
+
+def test_a_keyboard_interrupt_in_a_pass_is_forgotten_by_the_next_one_or_by_detach():
+    class Interrupted(nn.Module):
+        on = True
+
+        def forward(self, x):
+            if self.on:
+                raise KeyboardInterrupt
+            return x
+
+    for next_pass in (True, False):
+        stop = Interrupted()
+        model = nn.Sequential(*network()[:-1], stop, network()[-1])
+        projection = pbwn.attach(model, sgd(model), every=None, initial=False)
+        with pytest.raises(KeyboardInterrupt):
+            model(batch(0)[0])
+        stop.on = False
+        if next_pass:
+            model(batch(0)[0])
+            assert follows(projection)["1"] == "0.weight"
+        projection.detach()
+        assert not _get_current_function_mode_stack()
+
+
+def test_a_state_from_before_the_first_pass_is_followed_by_observing_again():
+    model, optimizer, projection = trained(steps=0)
+    early = projection.state_dict()
+    train(model, optimizer, range(1))
+    projection.load_state_dict(early)
+    assert follows(projection) == {}
+    train(model, optimizer, range(1))
     assert follows(projection)["1"] == "0.weight"
 
 
