@@ -59,6 +59,21 @@ def test_after_each_step_the_norms_are_the_radius_of_that_step(backend, per, ste
         train(model, optimizer, 1, taken)
 
 
+@pytest.mark.parametrize("step", ["tangent", "angle"])
+@pytest.mark.parametrize("per", ["neuron", "matrix"])
+@pytest.mark.parametrize("backend", ["torch", "numba", pytest.param("compile", marks=pytest.mark.long)])
+def test_rows_that_no_update_moves_have_the_radius_of_the_step_too(backend, per, step):
+    model, optimizer, projection = begin(backend=backend, per=per, step=step)
+    start = model[2].weight.detach().clone()
+    for _ in range(3):
+        model[0].weight.grad = torch.randn(8, 6)
+        model[0].weight.grad[3] = 0
+        optimizer.step()  # the other layers have no gradient
+    assert projection.check().ok
+    torch.testing.assert_close(norms(model[0].weight, per), torch.full_like(norms(model[0].weight, per), growing(3)))
+    torch.testing.assert_close(model[2].weight.detach(), start * growing(3))
+
+
 def test_it_equals_the_projection_by_hand():
     model, optimizer, _ = begin(make(torch.float64))
     twin = make(torch.float64)
@@ -164,6 +179,12 @@ def test_a_schedule_that_returns_no_radius_is_refused_with_the_step(found):
     always = pbwn.UnitNorm(lambda step: found)
     with pytest.raises(ValueError, match="for step 0"):
         pbwn.attach(fresh := make(), torch.optim.SGD(fresh.parameters(), lr=0.1), constraint=always)
+
+
+@pytest.mark.parametrize("radius", [lambda: 1.0, lambda step, epoch: 1.0, {"0": lambda: 1.0}])
+def test_a_function_that_does_not_take_the_step_is_refused_when_it_is_given(radius):
+    with pytest.raises(ValueError, match=r"cannot be called with the number of steps taken .*: pass a function of one"):
+        pbwn.UnitNorm(radius)
 
 
 def test_a_radius_that_a_dtype_cannot_hold_is_refused_when_it_comes():
