@@ -34,8 +34,9 @@ Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a f
 # Powers of two rescale without rounding in any dtype. The first only enlarge: a normalisation's epsilon then acts less,
 # not more, and its effect stays within half of epsilon over the variance. What stays is confirmed with others, some of
 # them small: a saturated function that did not notice the first, or a single number that met by chance, changes then.
-_FACTORS = ((2.0, 4.0, 8.0, 16.0), (1 / 16, 1 / 4, 32.0, 64.0))
-_COMMON = (64.0, 1 / 16)
+_SMALLEST = 1 / 16
+_FACTORS = ((2.0, 4.0, 8.0, 16.0), (_SMALLEST, 1 / 4, 32.0, 64.0))
+_COMMON = (64.0, _SMALLEST)
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")  # what normalisation layers call theirs
 # What counts as no change, as a share of what a random change of the weight does: covers the epsilon of 1e-5 of a
 # normalisation whose input has a variance from about 0.002 up.
@@ -208,7 +209,7 @@ def invariance(
             )
         scales: list[WeightScale] = []
         with _generic(inner), _enlarged(inner, run):
-            base = run()
+            bases = {epsilon: run(epsilon=epsilon) for epsilon in (1.0, _SMALLEST**2)}
             for number, weight in enumerate(candidates):
                 _show(progress, number, len(candidates), weight.name)
                 scales.append(
@@ -216,7 +217,7 @@ def invariance(
                         weight.name,
                         weight.layer,
                         weight.shape,
-                        _scale_of(weight, following.get(id(weight.tensor), []), base, run),
+                        _scale_of(weight, following.get(id(weight.tensor), []), bases, run),
                         constrained=weight.name in constrained,
                         per_matrix=found.choice.per == "matrix",
                         others=weight.others,
@@ -289,9 +290,14 @@ class _Passes:
             )
 
 
-def _scale_of(candidate: ConstrainedWeight, after: Sequence[NamedParameter], base: list[Tensor], run: _Passes) -> Scale:
-    """Rescale a weight in one way after the other until the output stays as it is."""
-    weight, axes = candidate.tensor, candidate.axes
+def _scale_of(
+    candidate: ConstrainedWeight, after: Sequence[NamedParameter], bases: Mapping[float, list[Tensor]], run: _Passes
+) -> Scale:
+    """Rescale a weight in one way after the other until the output stays as it is.
+
+    `bases` are the outputs to compare with, by what the epsilons of normalisation layers are multiplied by.
+    """
+    weight, axes, base = candidate.tensor, candidate.axes, bases[1.0]
     floors = [_floor(one, weight.dtype) for one in base]
 
     @cache
@@ -305,7 +311,8 @@ def _scale_of(candidate: ConstrainedWeight, after: Sequence[NamedParameter], bas
         with put_back([tensor for tensor, _, _ in changes]):
             for tensor, neurons, multiples in changes:
                 functional.scale_rows_(tensor, neurons, multiples)
-            found = relative_changes(run(epsilon=min(1.0, float(changes[0][2].min()) ** 2)), base)
+            epsilon = min(1.0, float(changes[0][2].min()) ** 2)
+            found = relative_changes(run(epsilon=epsilon), bases[epsilon])
         if any(change > max(_TOLERANCE * _LARGEST_EFFECT, floor) for change, floor in zip(found, floors, strict=True)):
             return False
         tolerances = [_TOLERANCE * min(effect, _LARGEST_EFFECT) for effect in effects()]
@@ -391,7 +398,7 @@ def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _epsilons_times(factor: float, model: nn.Module) -> Iterator[None]:
-    """Where a variance is divided by 256, so is the epsilon next to it: it then acts as it did."""
+    """Divide epsilons as the variances next to them are divided by small factors: they then act as they did."""
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     found = [(vars(module), name) for module in modules for name in _EPSILONS if type(vars(module).get(name)) is float]
     kept = [values[name] for values, name in found]

@@ -394,6 +394,15 @@ def test_the_epsilon_of_a_normalisation_does_not_hide_that_it_frees_a_weight_and
     assert model[1].eps == 1e-5
 
 
+def test_the_epsilon_of_another_normalisation_does_not_make_a_scale_matter():
+    first = nn.Linear(8, 8, bias=False)
+    nn.init.normal_(first.weight, std=0.005)  # a variance of 0.0002, next to an epsilon of 0.00001
+    model = nn.Sequential(first, nn.LayerNorm(8), Attention(lambda size: nn.RMSNorm(size, 1e-6)))
+    found = pbwn.invariance(model, TOKENS())
+    assert [found[f"2.{name}.weight"].scale for name in "qkv"] == [WHOLE, WHOLE, ON]
+    assert found["0.weight"].scale == MEANS
+
+
 def test_asking_leaves_weights_buffers_modes_gradients_and_random_states_as_they_were():
     model = conv_bn()
     model[1].eval()
