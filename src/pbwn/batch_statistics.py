@@ -6,9 +6,15 @@ batch normalisation, and nowhere else. Nothing is guessed.
 
 from __future__ import annotations
 
+import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from threading import get_ident
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 from weakref import ref
 
@@ -20,14 +26,19 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pbwn.axes import Axes
 from pbwn.constraint import TOLERANCE, Constraint
+from pbwn.invariance import put_back, relative_changes, restoring
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
 from pbwn.selection.table import Table, fold
 from pbwn.selection.trace import call_arguments, function_name, tensors_in, undone
 
+# torch's products with a matrix: the dimension of the matrix that its output's channels have.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
+_NORMALISING = re.compile("batch_norm.*|contiguous")  # what batch normalisations of torch call on their inputs
 _CALLS = 100  # of modules in training mode: what they have not used by then is not waited for
+# What folding may change, as a share of the output: rounding, and in training an epsilon that acts on batch statistics.
+_FOLDED = {"evaluation": 0.01, "training": 0.05}
 _GATHERED = 5  # times 1 / momentum: after so many steps, 0.7 % of the statistics are older than the last projection
 
 
@@ -64,6 +75,7 @@ class BatchStatistics:
         self._model, self._weights = unwrap(model), weights
         self.feeds: dict[str, Feed] = {}
         self.gains: dict[str, str] = {}  # of weights whose product is multiplied by a vector at once: its name
+        self._biases: dict[str, set[str]] = {}  # the names of the parameters that are added in each weight's products
         self._settled: set[str] = set()  # batch normalisations that were seen in training mode
         self._calls = 0  # that were seen in training mode
         self._handles: list[Any] = []
@@ -88,15 +100,13 @@ class BatchStatistics:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._abandon()
 
     def see(self, inputs: Any) -> None:
         """Observe which layer feeds which in one pass with example inputs, in the model's own mode, and undo it."""
-        given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         self._register()
         try:
-            with undone(self._model), torch.no_grad():
-                positional, keyword = call_arguments(self._model, given)
-                self._model(*positional, **keyword)
+            self._output(inputs, training=self._model.training)
         except Exception as error:
             raise ValueError(
                 f"the model fails on the example inputs in follow= ({type(error).__name__}: {error}): pass what its "
@@ -126,16 +136,20 @@ class BatchStatistics:
                 name: Feed(**{**feed, "weight": names.get(feed["weight"], feed["weight"])})
                 for name, feed in state["feeds"].items()
             }
-            self._settled = set(state["settled"])
+            self._settled, self._calls = set(state["settled"]), 0
 
-    def table(self) -> Table:
-        """Which statistics follow which weight, and why the others do not."""
+    def table(self, every: int | None = None) -> Table:
+        """Which statistics follow which weight at this interval, and why the others do not."""
         rows = []
         for norm in self._norms():
             feed = self.feeds.get(norm.name)
-            rows.append((norm.name, layer_name(norm.module), "not seen yet" if feed is None else feed.words()))
-        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2])))
-        lines = [(name, members[0][1], _together([row[2] for row in members])) for name, members in folded]
+            limit = f", only in project(): every={every} is short of {_GATHERED} / momentum"
+            if feed is None or feed.follows is None or _may_follow(norm.module, every):
+                limit = ""
+            words = "not seen yet" if feed is None else feed.words()
+            rows.append((norm.name, layer_name(norm.module), words, limit))
+        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2]), row[3]))
+        lines = [(name, each[0][1], _together([row[2] for row in each]) + each[0][3]) for name, each in folded]
         return Table(["running statistics", "layer", "follow"], lines)
 
     @contextmanager
@@ -172,25 +186,43 @@ class BatchStatistics:
 
     @contextmanager
     @torch.no_grad()
-    def folding(self) -> Iterator[None]:
-        """Have what follows each weight take the factor that the weight is divided by inside; biases are scaled too."""
+    def folding(self, example: Any) -> Iterator[None]:
+        """Have what follows each weight take the factor that the weight is divided by inside; biases are scaled too.
+
+        Example inputs show whether the function is the same afterwards: if not, all is put back, and that is an error.
+        """
         weights = list(self._weights)
         parameters = {named.name: named.parameter for named in named_parameters(self._model)}
-        before = _norms_of(weights)
-        links = self._links(self._model, None, with_bias=True)
-        yield
-        for weight, old, new in zip(weights, before, _norms_of(weights), strict=True):
-            count = weight.tensor.shape[0] if not weight.axes.neurons else weight.neurons
-            factors = _factors(weight, old, new, count)
-            for other, norm in links:
-                if other is weight:
-                    follow_(norm, factors)
-            bias = weight.module._parameters.get("bias")
-            if bias is not None:
-                bias.copy_(bias.to(factors.dtype) * factors)
-            if weight.name in self.gains:
-                gain = parameters[self.gains[weight.name]]
-                gain.copy_(gain.to(factors.dtype) / factors.view(gain.shape))
+        modes = sorted({False, self._model.training})
+        outputs = [self._output(example, training=mode) for mode in modes]
+        before, links = _norms_of(weights), self._links(self._model, None, with_bias=True)
+        with ExitStack() as undoing:
+            undoing.callback(restoring([*self._model.parameters(), *self._model.buffers()]))
+            yield
+            for weight, old, new in zip(weights, before, _norms_of(weights), strict=True):
+                for norm in (norm for other, norm in links if other is weight):
+                    follow_(norm, _factors(weight, old, new, norm.num_features))
+                for bias in (parameters[name] for name in self._biases.get(weight.name, ())):
+                    factors = _factors(weight, old, new, bias.numel())
+                    bias.copy_(bias.to(factors.dtype) * factors)
+                if weight.name in self.gains:
+                    gain = parameters[self.gains[weight.name]]
+                    factors = _factors(weight, old, new, gain.numel())
+                    gain.copy_(gain.to(factors.dtype) / factors.view(gain.shape))
+            for mode, output in zip(modes, outputs, strict=True):
+                _refuse_changed(self._output(example, training=mode), output, training=mode)
+            undoing.pop_all()
+
+    @torch.no_grad()
+    def _output(self, inputs: Any, *, training: bool) -> list[Tensor]:
+        """The tensors that the model returns for example inputs; the pass leaves nothing behind."""
+        given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        with undone(self._model), put_back(tensors_in(given)):
+            if training != self._model.training:
+                self._model.train(training)
+            positional, keyword = call_arguments(self._model, given)
+            found = tensors_in(self._model(*positional, **keyword))
+            return [each.clone() for each in found if each.is_floating_point() or each.is_complex()]
 
     def _links(
         self, model: nn.Module, every: int | None, *, with_bias: bool = False
@@ -206,9 +238,7 @@ class BatchStatistics:
             norm = modules[name].module if name in modules else None
             if weight is None or feed.obstacle is not None or (feed.bias and not with_bias):
                 continue
-            if not isinstance(norm, BatchNorm) or norm.running_mean is None:
-                continue
-            if every is not None and (norm.momentum is None or every < _GATHERED / max(norm.momentum, 1e-9)):
+            if not isinstance(norm, BatchNorm) or norm.running_mean is None or not _may_follow(norm, every):
                 continue
             if model is not self._model:
                 weight = _counterpart(weight, modules)
@@ -224,8 +254,11 @@ class BatchStatistics:
         return any(norm.name not in self._settled for norm in self._norms())
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._seeing is not None and self._seeing.is_stale:
+            self._abandon()
         if self._seeing is None:
-            self._seeing = _Seeing(module, self._weights, {id(each.module) for each in self._norms()})
+            call = sys._getframe(2)  # the module's call, which has called the hook, which has called this
+            self._seeing = _Seeing(module, call, self._weights, {id(each.module) for each in self._norms()})
         self._seeing.enter(module, [*tensors_in(args), *tensors_in(kwargs)])
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -245,11 +278,26 @@ class BatchStatistics:
         self._calls += seeing.training
         parameters = {id(named.parameter): named.name for named in named_parameters(self._model)}
         self.gains |= {weight: parameters[key] for weight, key in seeing.gains().items() if key in parameters}
+        for weight, key in seeing.biases():
+            if key in parameters:
+                self._biases.setdefault(weight, set()).add(parameters[key])
         if not self._unsettled() or self._calls >= _CALLS:
             self.ignore()
 
+    def _abandon(self) -> None:
+        """Forget a pass that was not seen to its end: a keyboard interrupt calls no hooks."""
+        if self._seeing is not None:
+            self._seeing.close()
+            self._seeing = None
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": [], "_seeing": None}
+
+
+def _may_follow(norm: nn.Module, every: int | None) -> bool:
+    """Whether statistics are gathered anew between projections at this interval; None for a call of `project()`."""
+    momentum = getattr(norm, "momentum", None)
+    return every is None or (momentum is not None and every >= _GATHERED / max(momentum, 1e-9))
 
 
 @torch.no_grad()
@@ -273,8 +321,8 @@ class _Product:
     """A weight's product on its way."""
 
     weight: str
-    bias: bool
-    channels_match: bool
+    bias: int | None  # the tensor that is added to it
+    channel: int | None  # the dimension along which it has one norm for each element, if there is one
     norms: list[int] = field(default_factory=list)  # the batch normalisations that it went into
     functions: list[str] = field(default_factory=list)  # torch's functions that took it elsewhere
     modules: set[int] = field(default_factory=set)  # other layers that it went into
@@ -294,18 +342,30 @@ class _Product:
 class _Seeing(TorchFunctionMode):
     """One pass, from the outermost module's call to its end."""
 
-    def __init__(self, outermost: nn.Module, weights: Sequence[ConstrainedWeight], norms: set[int]) -> None:
+    def __init__(
+        self, outermost: nn.Module, call: FrameType, weights: Sequence[ConstrainedWeight], norms: set[int]
+    ) -> None:
         super().__init__()
         self._outermost, self._weights, self._norms = outermost, weights, norms
         self._products = WeakTensorKeyDictionary()
         self._all: list[_Product] = []
         self._inputs: dict[int, list[_Product | None]] = {}
-        self._gain_uses: dict[int, int] = {}
+        self._uses: Counter[int] = Counter()  # of each parameter, in torch's functions
         self._depth, self._inside_norm = 0, 0
         self.training = outermost.training
+        self._call, self._thread = call, get_ident()
         self._open = ExitStack()
         self._open.enter_context(torch.compiler.set_stance("force_eager"))
         self._open.enter_context(self)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the outermost module's call is over without its end having been seen."""
+        return self._thread == get_ident() and all(frame is not self._call for frame, _ in walk_stack(None))
+
+    def close(self) -> None:
+        """Let torch's functions be again."""
+        self._open.close()
 
     def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> None:
         """Note what goes into a module."""
@@ -330,7 +390,7 @@ class _Seeing(TorchFunctionMode):
             return False
         for product in filter(None, map(self._products.get, tensors_in(output))):
             product.is_output = True
-        self._open.close()
+        self.close()
         return True
 
     def __torch_function__(
@@ -339,16 +399,17 @@ class _Seeing(TorchFunctionMode):
         keyword = kwargs or {}
         result = func(*args, **keyword)
         name = function_name(func)
-        if self._inside_norm or not (_has_tensor(result) or name == "__setitem__"):
+        if not (_has_tensor(result) or name == "__setitem__"):
+            return result
+        if self._inside_norm and _NORMALISING.fullmatch(name):
             return result
         operands = [*tensors_in(args), *tensors_in(keyword)]
+        self._uses.update(id(operand) for operand in operands if isinstance(operand, nn.Parameter))
         for operand in operands:
             product = self._products.get(operand)
             if product is not None:
                 product.functions.append(name)
-                product.gain = _gain(name, operand, operands)
-                if product.gain is not None:
-                    self._gain_uses[product.gain] = self._gain_uses.get(product.gain, 0) + 1
+                product.gain = _gain(name, operand, operands, product.channel)
         if name in _PRODUCTS and isinstance(result, Tensor):
             self._note_product(name, result, args, keyword)
         return result
@@ -359,10 +420,10 @@ class _Seeing(TorchFunctionMode):
         weight = next((each for each in self._weights if each.found is not None and each.found is matrix), None)
         if weight is None:
             return
-        channels = _PRODUCTS[name]
-        # One factor for each channel of the product: of its second dimension, as batch normalisation has it.
-        fits = result.ndim == len(weight.shape) and (weight.axes.neurons == (channels,) or weight.axes == Axes(()))
-        product = _Product(weight.name, bias is not None, fits)
+        channel = None
+        if weight.axes.neurons == (_PRODUCTS[name],) or weight.axes == Axes(()):
+            channel = result.ndim - (1 if name == "linear" else len(weight.shape) - 1)
+        product = _Product(weight.name, None if bias is None else id(bias), channel)
         self._products[result] = product
         self._all.append(product)
 
@@ -375,13 +436,17 @@ class _Seeing(TorchFunctionMode):
         found: dict[str, int] = {}
         for product in self._all:
             alone = len(product.functions) == 1 and len(product.modules) <= 1 and not product.norms
-            once = product.gain is not None and self._gain_uses[product.gain] == 1 and not product.is_output
-            if alone and once and product.gain is not None and product.channels_match and self._uses(product) == 1:
+            once = product.gain is not None and self._uses[product.gain] == 1 and not product.is_output
+            if alone and once and product.gain is not None and self._uses_of(product.weight) == 1:
                 found[product.weight] = product.gain
         return found
 
-    def _uses(self, product: _Product) -> int:
-        return sum(other.weight == product.weight for other in self._all)
+    def biases(self) -> Iterator[tuple[str, int]]:
+        """The weights, and the tensors that are added in their products."""
+        return ((product.weight, product.bias) for product in self._all if product.bias is not None)
+
+    def _uses_of(self, weight: str) -> int:
+        return sum(self._uses[id(each.found)] for each in self._weights if each.name == weight)
 
     def _feed(self, products: Sequence[_Product | None]) -> Feed:
         known = [product for product in products if product is not None]
@@ -390,14 +455,17 @@ class _Seeing(TorchFunctionMode):
             return Feed(None, "its input is not the output of a constrained layer alone")
         if len(names) > 1:
             return Feed(None, f"{' and '.join(names)} share it")
-        bias = any(product.bias for product in known)
+        bias = any(product.bias is not None for product in known)
         # All that the weight is multiplied with counts: what goes elsewhere is changed by a projection as well.
-        for product in (each for each in self._all if each.weight == names[0]):
+        every = [each for each in self._all if each.weight == names[0]]
+        if self._uses_of(names[0]) > len(every):
+            return Feed(names[0], f"{names[0]} is used in another function as well", bias)
+        for product in every:
             if product.second_user is not None:
                 return Feed(names[0], f"the output of {names[0]} {product.second_user}", bias)
             if not product.norms:
                 return Feed(names[0], f"{names[0]} is used without batch normalisation as well", bias)
-            if not product.channels_match:
+            if product.channel != 1:
                 return Feed(names[0], f"{names[0]} does not have one norm for each channel", bias)
         return Feed(names[0], None, bias)
 
@@ -428,15 +496,27 @@ def _do_nothing(*args: Any) -> None:
     """Stand in for a hook in a copy."""
 
 
-def _gain(name: str, product: Tensor, operands: Sequence[Tensor]) -> int | None:
+def _gain(name: str, product: Tensor, operands: Sequence[Tensor], channel: int | None) -> int | None:
     """The vector that a product is multiplied by, one element for each of its channels, as torch broadcasts it."""
     others = [operand for operand in operands if operand is not product]
     if name not in ("mul", "__mul__", "__rmul__", "multiply") or len(others) != 1 or len(operands) != 2:
         return None
-    channel = product.ndim - 1 if product.ndim == 2 else 1
     shape = (1,) * (product.ndim - others[0].ndim) + tuple(others[0].shape)
     expected = tuple(size if dim == channel else 1 for dim, size in enumerate(product.shape))
     return id(others[0]) if isinstance(others[0], nn.Parameter) and shape == expected else None
+
+
+def _refuse_changed(outputs: Sequence[Tensor], before: Sequence[Tensor], *, training: bool) -> None:
+    """Refuse a fold that has changed what the model computes."""
+    mode = "training" if training else "evaluation"
+    allowed = [max(_FOLDED[mode], 8 * torch.finfo(one.dtype).eps) for one in before]
+    changes = relative_changes(outputs, before)
+    if any(change > limit for change, limit in zip(changes, allowed, strict=True)):
+        raise ValueError(
+            f'initial="fold" would change the output for the inputs in follow= by {max(changes):.2g} of its size in '
+            f"{mode} mode: a weight, its output, its bias or its gain is used in a second way. All was put back: leave "
+            'such weights alone with skip=, keep the norms with UnitNorm(radius="initial"), or pass initial=True'
+        )
 
 
 def _has_tensor(result: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -150,13 +151,29 @@ def scheduled_radius(schedule: Schedule, step: int) -> float:
 
 
 def _radius(radius: object) -> Radius:
-    is_function = callable(radius) and not isinstance(radius, type)
-    if is_function or (isinstance(radius, str) and radius in _RADIUS_WORDS):
+    if callable(radius) and not isinstance(radius, type):
+        _refuse_other_arguments(radius)
+        return cast(Radius, radius)
+    if isinstance(radius, str) and radius in _RADIUS_WORDS:
         return cast(Radius, radius)
     return _length("radius", radius, '1.0, "initial", "sqrt-fan-in" or a function of the step')
 
 
-def _shown(radius: Radius) -> str:
+def _refuse_other_arguments(schedule: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(schedule)
+    except ValueError:  # a function of C may not tell
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise ValueError(
+            f"radius={_shown(schedule)} cannot be called with the number of steps taken ({error}): pass a function of "
+            "one argument, such as lambda step: 1 + step / 1000"
+        ) from None
+
+
+def _shown(radius: Any) -> str:
     """A radius as it is printed: a function by its name."""
     return getattr(radius, "__name__", type(radius).__name__) if callable(radius) else repr(radius)
 

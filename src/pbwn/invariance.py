@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +16,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from pbwn import functional
 from pbwn.axes import Axes
@@ -22,17 +26,25 @@ from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text
-from pbwn.selection.trace import call_arguments, see_order, tensors_in, undone
+from pbwn.selection.trace import call_arguments, function_name, see_order, tensors_in, undone
 
 Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
 Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a factor for each of its neurons
 
-# Powers of two rescale without rounding in any dtype. They only enlarge: a normalisation's epsilon then acts less, not
-# more, and its effect stays within half of epsilon over the variance.
-_FACTORS = (2.0, 4.0, 8.0, 16.0)
+# Powers of two rescale without rounding in any dtype. The first only enlarge: a normalisation's epsilon then acts less,
+# not more, and its effect stays within half of epsilon over the variance. What stays is confirmed with others, some of
+# them small: a saturated function that did not notice the first, or a single number that met by chance, changes then.
+_SMALLEST = 1 / 16
+_FACTORS = ((2.0, 4.0, 8.0, 16.0), (_SMALLEST, 1 / 4, 32.0, 64.0))
+_COMMON = (64.0, _SMALLEST)
+_EPSILONS = ("eps", "epsilon", "variance_epsilon")  # what normalisation layers call theirs
 # What counts as no change, as a share of what a random change of the weight does: covers the epsilon of 1e-5 of a
 # normalisation whose input has a variance from about 0.002 up.
 _TOLERANCE = 0.01
+# The functions of torch that add a tensor: to another, or as the bias of a product.
+_SUMS = re.compile(r"_{0,2}[ir]?(add|sub)_{0,2}|subtract")
+_PRODUCTS = re.compile(r"(bi)?linear|add(mm|mv|bmm)|baddbmm|conv(_transpose)?[123]d|convolution")
+_SHARE = 0.3  # of a sum that each trained parameter in it has at least during the passes, by root mean square
 _LARGEST_EFFECT = 2.0  # relative to the output: a larger one does not widen the tolerance
 _SEED = 0
 
@@ -150,11 +162,13 @@ def invariance(
     """Find for each weight that could be constrained whether its scale matters, by rescaling it.
 
     Rows are rescaled by different factors, then all by one, then with the next layers rescaled inversely; what leaves
-    the output in training mode as it is decides. That takes up to four forward passes a weight, without gradients and
-    with the same draws for dropout. Weights, buffers, modes and random states are put back bit for bit afterwards.
+    the output in training mode as it is, with two sets of factors, decides. That takes up to five forward passes a
+    weight, without gradients and with the same draws for dropout. Weights, buffers, modes and random states are put
+    back bit for bit afterwards.
 
-    Parameters that start as constants, such as biases of zero, hide what they will do. So during the passes
-    one-dimensional parameters that train are moved away from zero, and weights that are all zero are made random.
+    Parameters that start as constants, such as biases of zero, or small, hide what they will do. So during the passes
+    one-dimensional parameters that train are moved away from zero, weights that are all zero are made random, and
+    what is added to features, such as biases and positions, is enlarged to a share of them.
 
     Args:
         model: any module, wrapped or not, on one process.
@@ -180,9 +194,12 @@ def invariance(
     inner = unwrap(model)
     run = _Passes(inner, inputs, output)
     with undone(inner), torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        inner.train()
+        if not inner.training:  # else its layers have the modes that it trains with
+            inner.train()
         run.check()
-        found = select(inner, *inputs) if selection is None else selection
+        with put_back(run.written):
+            found = select(inner, *inputs) if selection is None else selection
+            following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
         constrained = {name: weight for weight in found.constrained for name in (weight.name, *weight.others)}
         candidates = _candidates(inner, constrained, found.choice.direction)
         if not candidates:
@@ -190,10 +207,9 @@ def invariance(
                 "the model has no weight that could be constrained: its layers are not known, or it has biases and "
                 "normalisation layers alone. pbwn.register teaches pbwn a layer's axes"
             )
-        following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
         scales: list[WeightScale] = []
-        with _generic(inner):
-            base = run()
+        with _generic(inner), _enlarged(inner, run):
+            bases = {epsilon: run(epsilon=epsilon) for epsilon in (1.0, _SMALLEST**2)}
             for number, weight in enumerate(candidates):
                 _show(progress, number, len(candidates), weight.name)
                 scales.append(
@@ -201,7 +217,7 @@ def invariance(
                         weight.name,
                         weight.layer,
                         weight.shape,
-                        _scale_of(weight, following.get(id(weight.tensor), []), base, run),
+                        _scale_of(weight, following.get(id(weight.tensor), []), bases, run),
                         constrained=weight.name in constrained,
                         per_matrix=found.choice.per == "matrix",
                         others=weight.others,
@@ -232,21 +248,25 @@ class _Passes:
 
     def __init__(self, model: nn.Module, inputs: Sequence[Any], output: Callable[[Any], Any] | None) -> None:
         self._model, self._inputs, self._output = model, inputs, output
-        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        # What a pass may write to, apart from buffers: inputs, and embeddings that are renormalised in it.
+        embeddings = [module for module in model.modules() if getattr(module, "max_norm", None) is not None]
+        self.written = [*tensors_in(inputs), *(each for module in embeddings for each in module.parameters())]
 
-    def __call__(self) -> list[Tensor]:
-        """The floating-point tensors of the output."""
-        torch.manual_seed(_SEED)
-        random.seed(_SEED)
-        for buffer, value in self._buffers:
-            buffer.copy_(value)
+    def __call__(self, *, epsilon: float = 1.0) -> list[Tensor]:
+        """The floating-point tensors of the output, with the epsilons of normalisation layers times a factor."""
+        torch.clear_autocast_cache()  # which holds the weights as they were
         positional, keyword = call_arguments(self._model, self._inputs)
-        output = self._model(*positional, **keyword)
+        with undone(self._model), put_back(self.written), _epsilons_times(epsilon, self._model):
+            torch.manual_seed(_SEED)
+            random.seed(_SEED)
+            return self._picked(self._model(*positional, **keyword))
+
+    def _picked(self, output: Any) -> list[Tensor]:
+        """Copies of the tensors in the output that count: a model may return one that the next pass writes to."""
         if self._output is not None:
             output = self._output(output)
         elif hasattr(output, "items"):  # cached keys and values are not a result
             output = {name: value for name, value in output.items() if name != "past_key_values"}
-        # Copies: a model may return a tensor that the next pass writes to.
         return [one.detach().clone() for one in tensors_in(output) if one.is_floating_point() or one.is_complex()]
 
     def check(self) -> None:
@@ -263,43 +283,51 @@ class _Passes:
                 "the model returns no floating-point tensor: pass output= with a function that picks one from what it "
                 "returns, such as logits before a sample is drawn"
             )
-        if any(change > _floor(one) for change, one in zip(_changes(second, first), first, strict=True)):
+        if any(change > _floor(one) for change, one in zip(relative_changes(second, first), first, strict=True)):
             raise ValueError(
                 "the model's output differs from pass to pass with the same inputs and seeds: pass inputs for which it "
                 "does not, or switch off what draws from a random source other than torch's and Python's"
             )
 
 
-def _scale_of(candidate: ConstrainedWeight, after: Sequence[NamedParameter], base: list[Tensor], run: _Passes) -> Scale:
-    """Rescale a weight in one way after the other until the output stays as it is."""
-    weight, axes = candidate.tensor, candidate.axes
+def _scale_of(
+    candidate: ConstrainedWeight, after: Sequence[NamedParameter], bases: Mapping[float, list[Tensor]], run: _Passes
+) -> Scale:
+    """Rescale a weight in one way after the other until the output stays as it is.
+
+    `bases` are the outputs to compare with, by what the epsilons of normalisation layers are multiplied by.
+    """
+    weight, axes, base = candidate.tensor, candidate.axes, bases[1.0]
     floors = [_floor(one, weight.dtype) for one in base]
 
     @cache
     def effects() -> list[float]:
         """What a random change of the weight does; a pass that a large change of the output makes needless."""
-        with _put_back([weight]):
+        with put_back([weight]):
             _disturb_(weight, axes)
-            return _changes(run(), base)
+            return relative_changes(run(), base)
 
     def stays(changes: Sequence[Change]) -> bool:
-        with _put_back([tensor for tensor, _, _ in changes]):
+        with put_back([tensor for tensor, _, _ in changes]):
             for tensor, neurons, multiples in changes:
                 functional.scale_rows_(tensor, neurons, multiples)
-            found = _changes(run(), base)
+            epsilon = min(1.0, float(changes[0][2].min()) ** 2)
+            found = relative_changes(run(epsilon=epsilon), bases[epsilon])
         if any(change > max(_TOLERANCE * _LARGEST_EFFECT, floor) for change, floor in zip(found, floors, strict=True)):
             return False
         tolerances = [_TOLERANCE * min(effect, _LARGEST_EFFECT) for effect in effects()]
         return all(change <= max(pair) for change, *pair in zip(found, tolerances, floors, strict=True))
 
-    factors = _factors(axes.neuron_shape(tuple(weight.shape)), weight)
-    if stays([(weight, axes, factors)]):
-        has_effect = any(effect > floor for effect, floor in zip(effects(), floors, strict=True))
-        return "each neuron free" if has_effect else "no effect"
-    if factors.numel() > 1 and stays([(weight, axes, torch.full_like(factors, _FACTORS[1]))]):
+    mixed = [_factors(axes.neuron_shape(tuple(weight.shape)), weight, values) for values in _FACTORS]
+    if stays([(weight, axes, mixed[0])]):
+        if not any(effect > floor for effect, floor in zip(effects(), floors, strict=True)):
+            return "no effect"
+        if stays([(weight, axes, mixed[1])]):
+            return "each neuron free"
+    if mixed[0].numel() > 1 and all(stays([(weight, axes, torch.full_like(mixed[0], one))]) for one in _COMMON):
         return "layer as a whole"
-    moved = _moved_on(candidate, after, factors)
-    return "passes on" if moved and stays(moved) else "has meaning"
+    moved = [_moved_on(candidate, after, factors) for factors in mixed]
+    return "passes on" if all(changes and stays(changes) for changes in moved) else "has meaning"
 
 
 def _moved_on(candidate: ConstrainedWeight, after: Sequence[NamedParameter], factors: Tensor) -> list[Change]:
@@ -326,11 +354,11 @@ def _moved_on(candidate: ConstrainedWeight, after: Sequence[NamedParameter], fac
     return changes if after else []
 
 
-def _factors(shape: tuple[int, ...], weight: Tensor) -> Tensor:
+def _factors(shape: tuple[int, ...], weight: Tensor, values: Sequence[float]) -> Tensor:
     """A factor for each neuron, in random order, so that neighbours differ."""
     generator = torch.Generator().manual_seed(_SEED)
     count = torch.Size(shape).numel()
-    cycle = torch.tensor(_FACTORS, dtype=torch.float64).repeat(count // len(_FACTORS) + 1)[:count]
+    cycle = torch.tensor(values, dtype=torch.float64).repeat(count // len(values) + 1)[:count]
     factors = cycle[torch.randperm(count, generator=generator)].view(shape)
     return factors.to(weight.device, functional.wide_dtype(weight))
 
@@ -344,15 +372,43 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
     weight.add_(functional.scale_rows_(noise, axes, ratio.nan_to_num(0, 0, 0)))
 
 
+def restoring(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """What puts back, bit for bit, all that is done to dense tensors in place from now on."""
+    dense = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
+    kept = [(tensor, tensor.detach().clone()) for tensor in dense]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, value in kept:
+            if not torch.equal(tensor, value):  # an expanded tensor cannot be written to
+                tensor.copy_(value)
+
+    return restore
+
+
 @contextmanager
-def _put_back(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put what was done to tensors in place back, bit for bit."""
-    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
+def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Put what is done to tensors in place back afterwards."""
+    restore = restoring(tensors)
     try:
         yield
     finally:
-        for tensor, value in kept:
-            tensor.copy_(value)
+        restore()
+
+
+@contextmanager
+def _epsilons_times(factor: float, model: nn.Module) -> Iterator[None]:
+    """Divide epsilons as the variances next to them are divided by small factors: they then act as they did."""
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    found = [(vars(module), name) for module in modules for name in _EPSILONS if type(vars(module).get(name)) is float]
+    kept = [values[name] for values, name in found]
+    try:
+        for values, name in found:
+            values[name] *= factor
+        yield
+    finally:
+        for (values, name), value in zip(found, kept, strict=True):
+            values[name] = value
 
 
 @contextmanager
@@ -362,7 +418,7 @@ def _generic(model: nn.Module) -> Iterator[None]:
     small = [parameter for parameter in trained if parameter.ndim < 2 and parameter.is_floating_point()]
     zero = [parameter for parameter in trained if parameter.ndim > 1 and not parameter.any()]
     generator = torch.Generator().manual_seed(_SEED + 2)
-    with _put_back([*small, *zero]):
+    with put_back([*small, *zero]):
         for parameter in small:  # the sign stays, for those that are positive by their meaning
             draws = torch.rand((2, *parameter.shape), generator=generator, dtype=torch.float64).to(parameter)
             sign = parameter.sign().where(parameter != 0, (draws[0] - 0.5).sign())
@@ -372,7 +428,54 @@ def _generic(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
+@contextmanager
+def _enlarged(model: nn.Module, run: _Passes) -> Iterator[None]:
+    """Enlarge trained parameters that are small against what they are added to, as biases are with large inputs."""
+    with _Sums(parameter for parameter in model.parameters() if parameter.requires_grad) as sums:
+        run()
+    small = [(parameter, _SHARE * ratio) for parameter, ratio in sums.ratios.items() if 1 < _SHARE * ratio < math.inf]
+    with put_back([parameter for parameter, _ in small]):
+        for parameter, factor in small:
+            parameter.mul_(factor)
+        yield
+
+
+class _Sums(TorchFunctionMode):
+    """Notes how large the sums are that parameters are part of, as multiples of the part."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__()
+        self.ratios: dict[nn.Parameter, float] = {}
+        self._sources = WeakTensorKeyDictionary()  # the parameter that a tensor was computed from, if from one alone
+        for parameter in parameters:
+            self._sources[parameter] = parameter
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        operands = [each for each in tensors_in((args, kwargs)) if each.is_floating_point()]
+        sources = [self._sources.get(each) for each in operands]
+        result = func(*args, **(kwargs or {}))
+        if not (operands and isinstance(result, Tensor) and result.is_floating_point()):
+            return result
+        alone = all(source is sources[0] for source in sources)
+        self._sources[result] = sources[0] if alone else None
+        name = function_name(func)
+        for operand, source in zip(operands, sources, strict=True):
+            adds = _SUMS.fullmatch(name) or (_PRODUCTS.fullmatch(name) and operand.ndim == 1)
+            if adds and source is not None and not alone:
+                ratio = _size(result) / max(_size(operand), torch.finfo(torch.float32).tiny)
+                self.ratios[source] = max(ratio, self.ratios.get(source, 0.0))
+        return result
+
+
+def _size(tensor: Tensor) -> float:
+    """The root mean square of what is finite."""
+    wide = tensor.detach().to(functional.wide_dtype(tensor))
+    return float(wide.where(wide.isfinite(), 0).square().mean().sqrt())
+
+
+def relative_changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
     """How much each tensor of the output differs, relative to itself; infinite where it has another shape."""
     if [one.shape for one in outputs] != [one.shape for one in base]:
         return [float("inf")] * len(base)
@@ -396,15 +499,13 @@ def _floor(output: Tensor, weight_dtype: torch.dtype | None = None) -> float:
 def _refuse(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
-    for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise ValueError(f"parameter {name!r} is lazy and has no shape yet: call the model once, then ask")
-        if parameter.is_meta:
-            raise ValueError(f"parameter {name!r} is on the meta device and has no values: materialise it first")
-        if dtensor.is_sharded(parameter):
-            raise ValueError(
-                f"parameter {name!r} is sharded over processes: ask on one process, before the model is sharded"
-            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(f"{name!r} is lazy and has no shape yet: call the model once, then ask")
+        if tensor.is_meta:
+            raise ValueError(f"{name!r} is on the meta device and has no values: materialise it first")
+        if dtensor.is_sharded(tensor):
+            raise ValueError(f"{name!r} is sharded over processes: ask on one process, before the model is sharded")
     dtensor.refuse_flattened(model)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -156,7 +156,11 @@ class Monitor:
         if self._loss is None:
             return None
         with undone(model), torch.no_grad():
-            return torch.as_tensor(self._loss(), dtype=torch.float32).detach().reshape(()).clone()
+            loss = self._loss()
+        if not isinstance(loss, Real) and not (isinstance(loss, Tensor) and loss.numel() == 1):
+            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise TypeError(f"the loss of a monitor must be one number or a tensor with one; loss() returned {found}")
+        return torch.as_tensor(loss, dtype=torch.float32).detach().reshape(()).clone()
 
     def add_losses(self, step: int, before: Tensor | None, after: Tensor | None) -> None:
         """Record the loss around a call of `project()`."""
@@ -296,7 +300,7 @@ def _row_norms(tensor: Tensor, axes: Axes) -> Tensor:
 
 
 def _gradient_of(weight: Tensor) -> Tensor | None:
-    """The gradient of a weight; where that is sharded, sharded like it."""
+    """The gradient of a weight, dense; where the weight is sharded, sharded like it."""
     if dtensor.is_sharded(weight):
         dtensor.local_gradient(weight)
-    return weight.grad
+    return weight.grad.to_dense() if weight.grad is not None and weight.grad.is_sparse else weight.grad

@@ -431,6 +431,8 @@ class NormProjection:
                 self._radii[weight.name] = dtensor.scatter(radii, weight.tensor, weight.axes)
         if self._statistics is not None:
             self._statistics.load(saved.follow)
+            if self._every != 1 and any(driver.is_hooked for driver in self._drivers):
+                self._statistics.watch()
         last = saved.radius_steps or saved.steps
         for driver, steps, projected, at in zip(self._drivers, saved.steps, saved.projected, last, strict=True):
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
@@ -485,7 +487,7 @@ class NormProjection:
     def __str__(self) -> str:
         weights = [weight for weight in self._selection.constrained if weight.found is not None]
         used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
-        table = None if self._statistics is None or self._every == 1 else self._statistics.table()
+        table = None if self._statistics is None or self._every == 1 else self._statistics.table(self._every)
         statistics = f"\n\n{table.text()}" if table is not None and table.rows else ""
         return f"{self._settings()}, backend {used}\n{self._selection}{statistics}"
 
@@ -550,7 +552,7 @@ class NormProjection:
         if any(optimizer.state for optimizer in optimizers):
             raise ValueError('initial="fold" must come before the first step, but the optimizer has state already')
         self._statistics.refuse_unfoldable(self._constraint, self._radii)
-        return self._statistics.folding()
+        return self._statistics.folding(example)
 
     def _state(self) -> states.State:
         return states.State(

@@ -82,11 +82,12 @@ def _radius_of(
 ) -> float | Literal["initial"] | Schedule:
     if isinstance(radius, Mapping):
         names = (weight.name, *weight.others)
-        found = {value: pattern for pattern, value in radius.items() if any(matches(pattern, name) for name in names)}
-        if len(found) > 1:
-            listed = ", ".join(f"{pattern!r}: {value}" for value, pattern in found.items())
+        found = {pattern: value for pattern, value in radius.items() if any(matches(pattern, name) for name in names)}
+        first = next(iter(found.values()), 1.0)
+        if any(value != first for value in found.values()):
+            listed = ", ".join(f"{pattern!r}: {value}" for pattern, value in found.items())
             raise ValueError(f"weight {weight.name!r} is given several radii ({listed}): keep one")
-        return _radius_of(next(iter(found), 1.0), weight)
+        return _radius_of(first, weight)
     return sqrt(weight.fan_in) if radius == "sqrt-fan-in" else radius
 
 

@@ -9,8 +9,10 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch.overrides import _get_current_function_mode_stack
 
 import pbwn
 from pbwn.batch_statistics import follow_
@@ -142,6 +144,8 @@ class Between(nn.Module):
         self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=bias), nn.BatchNorm2d(4)
         self.other, self.other_norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
         self.head, self.how = nn.Linear(4, 3), how
+        if how is shifted:
+            self.norm = Shifted(4)
 
     def forward(self, x):
         return self.head(self.how(self, x).mean((2, 3)))
@@ -150,7 +154,7 @@ class Between(nn.Module):
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
-        return 2 * x
+        return torch.from_numpy(2 * x.numpy())  # which no mode of torch sees
 
     @staticmethod
     def backward(context, gradient):
@@ -188,6 +192,15 @@ def used_again(self, x):
     return self.norm(self.conv(x)) + self.conv(x).tanh()
 
 
+class Shifted(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x + 1)
+
+
+def shifted(self, x):
+    return self.norm(self.conv(x))
+
+
 BETWEEN = {
     "nothing": (lambda self, x: self.norm(self.conv(x)), "conv.weight"),
     "a look at its size": (
@@ -202,6 +215,11 @@ BETWEEN = {
     "two normalisations": (in_two, None),
     "the layer used again": (used_again, None),
     "shared by two layers": (lambda self, x: self.norm(self.conv(x)) + self.norm(self.other(x)), None),
+    "the weight in another function": (
+        lambda self, x: self.norm(self.conv(x)) + functional.conv2d(x, self.conv.weight * 1.0),
+        None,
+    ),
+    "a shift in the normalisation itself": (shifted, None),
     "used twice by one layer": (lambda self, x: self.norm(self.conv(x)) + self.norm(self.conv(-x)), "conv.weight"),
 }
 
@@ -246,6 +264,11 @@ def test_what_is_shown_in_the_table_is_what_follows_and_why_not():
     assert "not seen yet" in str(projection)
     train(model, optimizer, range(1))
     assert "{1, 4}              BatchNorm2d  {0, 3}.weight" in str(projection)
+    model = network()
+    optimizer = sgd(model)
+    projection = pbwn.attach(model, optimizer, every=20)
+    train(model, optimizer, range(1))
+    assert "{0, 3}.weight, only in project(): every=20 is short of 5 / momentum" in str(projection)
     _, _, projection = trained(Between(twice), steps=1)
     assert "nothing: the output of conv.weight goes into add as well" in str(projection)
 
@@ -326,6 +349,39 @@ def test_a_pass_that_fails_leaves_nothing_behind():
     assert follows(projection)["1"] == "0.weight"
 
 
+def test_a_keyboard_interrupt_in_a_pass_is_forgotten_by_the_next_one_or_by_detach():
+    class Interrupted(nn.Module):
+        on = True
+
+        def forward(self, x):
+            if self.on:
+                raise KeyboardInterrupt
+            return x
+
+    for next_pass in (True, False):
+        stop = Interrupted()
+        model = nn.Sequential(*network()[:-1], stop, network()[-1])
+        projection = pbwn.attach(model, sgd(model), every=None, initial=False)
+        with pytest.raises(KeyboardInterrupt):
+            model(batch(0)[0])
+        stop.on = False
+        if next_pass:
+            model(batch(0)[0])
+            assert follows(projection)["1"] == "0.weight"
+        projection.detach()
+        assert not _get_current_function_mode_stack()
+
+
+def test_a_state_from_before_the_first_pass_is_followed_by_observing_again():
+    model, optimizer, projection = trained(steps=0)
+    early = projection.state_dict()
+    train(model, optimizer, range(1))
+    projection.load_state_dict(early)
+    assert follows(projection) == {}
+    train(model, optimizer, range(1))
+    assert follows(projection)["1"] == "0.weight"
+
+
 def test_a_projection_by_hand_before_any_pass_warns_where_statistics_were_gathered():
     model = network()
     model(batch(0)[0])
@@ -352,6 +408,14 @@ def test_with_example_inputs_the_initial_projection_is_followed(every):
     assert projection.check().ok
     assert torch.equal(model[1].num_batches_tracked, count)
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_example_inputs_that_a_pass_writes_to_are_put_back():
+    model = nn.Sequential(nn.ReLU(inplace=True), network())
+    x = batch(0)[0]
+    before = x.clone()
+    pbwn.attach(model, sgd(model), follow=x)
+    assert torch.equal(x, before)
 
 
 def test_an_average_of_the_weights_is_followed_by_its_own_statistics():
@@ -417,7 +481,55 @@ class Gained(nn.Module):
         return self.head((x + self.gain * self.branch(x)).mean((2, 3)))
 
 
-@pytest.mark.parametrize("make", [network, Gained, lambda: network(track_running_stats=False)])
+class ChannelsLast(Gained):
+    """A linear layer over the last dimension behind the gain, as in ConvNeXt and in LayerScale."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch, self.gain = nn.Linear(4, 4), nn.Parameter(torch.rand(4) + 0.5)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu().movedim(1, -1)
+        return self.head((x + self.gain * self.branch(x)).mean((1, 2)))
+
+
+class Biased(nn.Conv2d):
+    """A convolution with its batch normalisation: the parameter `bias` comes after that, and another one before."""
+
+    def __init__(self):
+        super().__init__(3, 4, 3)
+        self.before, self.norm = nn.Parameter(torch.randn(4)), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.norm(functional.conv2d(x, self.weight, self.before)) + self.bias[:, None, None]
+
+
+class TwoBiases(nn.Module):
+    """One weight, two biases, two batch normalisations."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.norms = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.ModuleList()
+        self.two.weight = self.one.weight
+        self.norms.extend(nn.BatchNorm2d(4) for _ in range(2))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        hidden = self.norms[0](self.one(x)).relu() + self.norms[1](self.two(-x)).relu()
+        return self.head(hidden.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        network,
+        Gained,
+        ChannelsLast,
+        lambda: nn.Sequential(Biased(), nn.Flatten(), nn.Linear(4 * 36, 3)),
+        TwoBiases,
+        lambda: network(track_running_stats=False),
+    ],
+)
 def test_folding_keeps_the_function_in_training_and_evaluation(make):
     model = stretched(make())
     for step in range(5):
@@ -434,6 +546,28 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
     torch.testing.assert_close(model(batch(99)[0]).detach(), modes[1], rtol=1e-4, atol=1e-4)
 
 
+class SharedBias(TwoBiases):
+    """Two weights, and one bias, which cannot be scaled with both."""
+
+    def __init__(self):
+        super().__init__()
+        self.two = nn.Conv2d(3, 4, 3)
+        self.two.bias = self.one.bias
+
+
+class AddedGain(Gained):
+    """The gain is added as well."""
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        return self.head((x + self.gain * self.branch(x) + self.gain).mean((2, 3)))
+
+
+def unseen(self, x):
+    product = self.conv(x)
+    return self.norm(product) + Doubled.apply(product)
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
@@ -444,6 +578,9 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
         ),
         (lambda: Between(twice), {}, "right after 'conv.weight'"),
         (lambda: Between(BETWEEN["shared by two layers"][0]), {}, "right after 'conv.weight', 'other.weight'"),
+        (lambda: Between(unseen), {"skip": ["other"]}, "would change the output .* in evaluation mode.* skip="),
+        (SharedBias, {}, "would change the output .* in evaluation mode"),
+        (AddedGain, {}, "right after 'branch.weight'"),
         (network, {"follow": "auto"}, "pass follow= with example inputs"),
         (network, {"follow": torch.randn(2, 5, 8, 8)}, "the model fails on the example inputs in follow="),
         (network, {"follow": True}, "example inputs of the model; got True"),
@@ -451,7 +588,7 @@ def test_folding_keeps_the_function_in_training_and_evaluation(make):
     ],
 )
 def test_what_cannot_be_folded_is_refused_with_what_to_do(make, options, message):
-    model = make()
+    model = stretched(make())
     before = copy.deepcopy(model.state_dict())
     optimizer = sgd(model)
     with pytest.raises(ValueError, match=message):

@@ -14,6 +14,7 @@ from pbwn.functional import scale_rows_
 
 FREE, WHOLE, ON, MEANS, NONE = "each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"
 ROWS, IMAGES, TOKENS = (lambda: torch.randn(16, 6)), (lambda: torch.randn(4, 3, 8, 8)), (lambda: torch.randn(4, 5, 8))
+WORDS, PIXELS = (lambda: torch.randint(0, 11, (4, 5))), (lambda: torch.randint(0, 256, (4, 3, 8, 8)).float())
 
 
 class Add(nn.Module):
@@ -92,13 +93,49 @@ class Scaled(nn.Module):
 class Words(nn.Module):
     """An embedding with a layer normalisation right behind it, or with positions in between."""
 
-    def __init__(self, *, positions):
+    def __init__(self, *, positions, std=0.0):
         super().__init__()
         self.embed, self.norm, self.head = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 3)
-        self.pos_embed = nn.Parameter(torch.zeros(5, 8), requires_grad=positions)
+        self.pos_embed = nn.Parameter(torch.randn(1, 9, 8) * std, requires_grad=positions)
 
     def forward(self, x):
-        return self.head(self.norm(self.embed(x) + self.pos_embed))
+        return self.head(self.norm(self.embed(x) + self.pos_embed[:, : x.shape[1]]))
+
+
+class Positions(Words):
+    """The same with a table of positions that is looked up, and added in place."""
+
+    def __init__(self):
+        super().__init__(positions=False)
+        self.place = small(nn.Embedding(9, 8))
+
+    def forward(self, x):
+        embedded = self.embed(x)
+        embedded += self.place(torch.arange(x.shape[1]))
+        return self.head(self.norm(embedded))
+
+
+class Leaky(nn.Module):
+    """A hundredth of what goes into batch normalisation goes past it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        return self.head(self.norm(hidden) + 0.01 * hidden)
+
+
+class Loss(nn.Module):
+    """Returns a single number, which may stay the same by chance."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x, y):
+        return functional.cross_entropy(self.layers(x), y)
 
 
 def cold(module):
@@ -248,16 +285,27 @@ ZOO = {
         IMAGES,
         {"0": ON, "2": MEANS},
     ),
-    "words right before LN": (
-        lambda: Words(positions=False),
-        lambda: torch.randint(0, 11, (4, 5)),
-        {"embed": FREE, "head": MEANS},
+    "words right before LN": (lambda: Words(positions=False), WORDS, {"embed": FREE, "head": MEANS}),
+    "words and positions before LN": (lambda: Words(positions=True), WORDS, {"embed": MEANS}),
+    "words and small positions": (lambda: Words(positions=True, std=0.01), WORDS, {"embed": MEANS}),
+    "words and small positions from a table": (Positions, WORDS, {"embed": MEANS, "place": MEANS}),
+    "pixels from 0 to 255, a bias, ReLU and BN": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)),
+        PIXELS,
+        {"0": MEANS, "4": MEANS},
     ),
-    "words and positions before LN": (
-        lambda: Words(positions=True),
-        lambda: torch.randint(0, 11, (4, 5)),
-        {"embed": MEANS},
+    "pixels from 0 to 255, a bias and LN": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8)),
+        PIXELS,
+        {"1": MEANS},
     ),
+    "pixels from 0 to 255, a bias and BN": (conv_bn, PIXELS, {"0": FREE, "4": MEANS}),
+    "saturated attention": (
+        lambda: Attention(nn.Identity),
+        lambda: 30 * torch.randn(8, 5, 8),
+        {"q": MEANS, "k": MEANS},
+    ),
+    "a leak past BN": (Leaky, ROWS, {"layer": MEANS}),
     "a single neuron": (lambda: nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1)), ROWS, {"0": FREE}),
 }
 
@@ -318,6 +366,43 @@ def test_the_answers_do_not_depend_on_the_precision(dtype):
     assert [weight.scale for weight in found.weights] == [FREE, ON, MEANS]
 
 
+def test_half_precision_does_not_hide_a_leak_of_a_hundredth():
+    found = pbwn.invariance(Leaky().bfloat16(), torch.randn(16, 6, dtype=torch.bfloat16))
+    assert found["layer.weight"].scale == MEANS
+
+
+def test_a_single_number_that_stays_the_same_by_chance_makes_no_weight_free():
+    scales = set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        found = pbwn.invariance(Loss(), ROWS(), torch.randint(0, 4, (16,)))
+        scales |= {weight.scale for weight in found.weights}
+    assert scales == {MEANS}
+
+
+def test_a_batch_normalisation_that_trains_in_evaluation_mode_frees_nothing():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    model[1].eval()
+    assert pbwn.invariance(model, ROWS())["0.weight"].scale == MEANS
+    assert pbwn.invariance(model.eval(), ROWS())["0.weight"].scale == FREE
+
+
+def test_the_epsilon_of_a_normalisation_does_not_hide_that_it_frees_a_weight_and_is_put_back():
+    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.LayerNorm(8, eps=1e-5), nn.Linear(8, 2))
+    nn.init.normal_(model[0].weight, std=0.04)  # a variance of 0.01
+    assert pbwn.invariance(model, ROWS())["0.weight"].scale == WHOLE
+    assert model[1].eps == 1e-5
+
+
+def test_the_epsilon_of_another_normalisation_does_not_make_a_scale_matter():
+    first = nn.Linear(8, 8, bias=False)
+    nn.init.normal_(first.weight, std=0.005)  # a variance of 0.0002, next to an epsilon of 0.00001
+    model = nn.Sequential(first, nn.LayerNorm(8), Attention(lambda size: nn.RMSNorm(size, 1e-6)))
+    found = pbwn.invariance(model, TOKENS())
+    assert [found[f"2.{name}.weight"].scale for name in "qkv"] == [WHOLE, WHOLE, ON]
+    assert found["0.weight"].scale == MEANS
+
+
 def test_asking_leaves_weights_buffers_modes_gradients_and_random_states_as_they_were():
     model = conv_bn()
     model[1].eval()
@@ -332,6 +417,59 @@ def test_asking_leaves_weights_buffers_modes_gradients_and_random_states_as_they
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert random.getstate() == python_state
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return x.mul_(0.5)
+
+
+class Multiplied(nn.Module):
+    """Takes a sparse matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.register_buffer("features", torch.randn(16, 6))
+
+    def forward(self, adjacency):
+        return self.norm(self.layer(adjacency @ self.features))
+
+
+class Averaged(nn.Module):
+    """Keeps a running mean in a buffer that each pass replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return (x - self.mean) / x.std(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "scale"),
+    [
+        (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 8), nn.BatchNorm1d(8)), ROWS, FREE),
+        (lambda: nn.Sequential(Halved(), nn.Linear(6, 8), nn.BatchNorm1d(8)), ROWS, FREE),
+        (lambda: nn.Sequential(nn.Linear(6, 8, bias=False), Averaged()), ROWS, FREE),
+        (lambda: nn.Sequential(nn.Embedding(11, 8, max_norm=0.5), nn.LayerNorm(8)), WORDS, FREE),
+        (Multiplied, lambda: torch.eye(16).to_sparse(), FREE),
+    ],
+)
+def test_a_pass_may_write_to_inputs_buffers_and_embeddings_and_all_is_put_back(make, inputs, scale):
+    model, x = make(), inputs()
+    before, given = copy.deepcopy(model.state_dict()), x.clone()
+    assert pbwn.invariance(model, x).weights[0].scale == scale
+    assert torch.equal(x.to_dense(), given.to_dense())
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+
+
+def test_mixed_precision_does_not_hide_that_a_weight_changes():
+    with torch.autocast("cpu", torch.bfloat16):
+        found = asked(ZOO["BN"][0], ROWS)
+    assert [weight.scale for weight in found.weights] == [FREE, MEANS]
 
 
 def test_a_pass_that_fails_on_the_way_leaves_the_weights_as_they_were():
@@ -429,6 +567,7 @@ class Chosen(nn.Linear):
         (ZOO["BN"][0], lambda: torch.randn(1, 6), "several examples"),
         (lambda: nn.BatchNorm1d(6), ROWS, "no weight that could be constrained"),
         (lambda: nn.LazyLinear(3), ROWS, "'weight' is lazy and has no shape yet: call the model once"),
+        (lambda: nn.LazyBatchNorm1d(affine=False), ROWS, "'running_mean' is lazy and has no shape yet"),
         (lambda: nn.Linear(6, 3, device="meta"), ROWS, "'weight' is on the meta device"),
         (Sampled, ROWS, "differs from pass to pass"),
         (lambda: Chosen(6, 3), ROWS, "no floating-point tensor: pass output="),

@@ -320,6 +320,33 @@ def test_the_loss_around_projections_is_recorded_and_nothing_of_it_stays():
     assert [each["step"] for each in monitor.losses] == [4, 5]
 
 
+@pytest.mark.parametrize(
+    ("loss", "found"), [(lambda: torch.zeros(16), r"a tensor of shape \(16,\)"), (lambda: None, "None")]
+)
+def test_a_loss_that_is_not_one_number_is_refused_with_what_was_returned(loss, found):
+    model = network()
+    optimizer = sgd(model)
+    projection = pbwn.attach(model, optimizer)
+    projection.monitor(every=1, loss=loss)
+    gradient(model, optimizer, 0)
+    with pytest.raises(TypeError, match=f"must be one number.* returned {found}"):
+        optimizer.step()
+
+
+def test_sparse_gradients_are_measured_like_dense_ones():
+    records = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(11, 4, sparse=sparse), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        monitor = pbwn.attach(model, optimizer, also=["0"]).monitor(every=1)
+        model(torch.tensor([1, 2, 2, 7])).square().sum().backward()
+        optimizer.step()
+        records.append({name: monitor.records[0][name] for name in QUANTITIES})
+    assert records[0] == pytest.approx(records[1], rel=1e-5)  # a sparse update adds in another order
+    assert records[0]["gradient_share"] > 0
+
+
 def test_the_effective_rate_and_the_drift_are_those_of_the_master_weights():
     class Mixed(torch.optim.SGD):
         """Steps on float32 copies of bfloat16 weights, which it keeps in its state."""

@@ -635,3 +635,9 @@ def test_the_output_layers_of_transformers_are_seen(name):
         {"pixel_values": torch.randn(1, 3, 16, 16)} if "Yolos" in name else {"input_ids": torch.arange(4, 10)[None]}
     )
     assert pbwn.select(model, inputs).output_layer == f"{expected} (seen with the inputs)"
+
+
+def test_a_buffer_that_is_expanded_does_not_keep_the_output_layer_from_being_seen():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    model.register_buffer("places", torch.arange(6.0).expand(16, -1))
+    assert pbwn.select(model, torch.randn(3, 4)).output_layer == "'2' (seen with the inputs)"

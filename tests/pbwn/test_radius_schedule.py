@@ -1,6 +1,7 @@
 """A radius that changes over the steps: on every path, saved and resumed by its step."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -57,6 +58,21 @@ def test_after_each_step_the_norms_are_the_radius_of_that_step(backend, per, ste
             )
         assert projection.check().ok
         train(model, optimizer, 1, taken)
+
+
+@pytest.mark.parametrize("step", ["tangent", "angle"])
+@pytest.mark.parametrize("per", ["neuron", "matrix"])
+@pytest.mark.parametrize("backend", ["torch", "numba", pytest.param("compile", marks=pytest.mark.long)])
+def test_rows_that_no_update_moves_have_the_radius_of_the_step_too(backend, per, step):
+    model, optimizer, projection = begin(backend=backend, per=per, step=step)
+    start = model[2].weight.detach().clone()
+    for _ in range(3):
+        model[0].weight.grad = torch.randn(8, 6)
+        model[0].weight.grad[3] = 0
+        optimizer.step()  # the other layers have no gradient
+    assert projection.check().ok
+    torch.testing.assert_close(norms(model[0].weight, per), torch.full_like(norms(model[0].weight, per), growing(3)))
+    torch.testing.assert_close(model[2].weight.detach(), start * growing(3))
 
 
 def test_it_equals_the_projection_by_hand():
@@ -166,6 +182,12 @@ def test_a_schedule_that_returns_no_radius_is_refused_with_the_step(found):
         pbwn.attach(fresh := make(), torch.optim.SGD(fresh.parameters(), lr=0.1), constraint=always)
 
 
+@pytest.mark.parametrize("radius", [lambda: 1.0, lambda step, epoch: 1.0, {"0": lambda: 1.0}])
+def test_a_function_that_does_not_take_the_step_is_refused_when_it_is_given(radius):
+    with pytest.raises(ValueError, match=r"cannot be called with the number of steps taken .*: pass a function of one"):
+        pbwn.UnitNorm(radius)
+
+
 def test_a_radius_that_a_dtype_cannot_hold_is_refused_when_it_comes():
     model = make(torch.float16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -197,6 +219,22 @@ def test_a_new_radius_is_a_factor_and_makes_no_new_views(kinds, operations):
     assert len(counting.counts.operations) <= operations
     assert len(counting.counts.operations) + len(projecting.counts.operations) <= 3 * 5 + 12
     assert counting.counts.largest_allocation == 0
+
+
+def test_a_schedule_that_cannot_be_hashed_may_stand_in_a_mapping():
+    @dataclass
+    class Growing:  # with fields to compare, and so without a hash
+        rate: float
+
+        def __call__(self, step):
+            return 1 + self.rate * step
+
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius={"*": Growing(0.5)}))
+    train(model, optimizer, 2)
+    assert projection.check().ok
+    torch.testing.assert_close(model[0].weight.norm(dim=1), torch.full((len(model[0].weight),), 2.0))
 
 
 def sharded_weights_follow_the_radius():

@@ -1,5 +1,7 @@
 """What people train with elsewhere, as one line here: each against its formulas, written out."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -182,16 +184,23 @@ class SmallGPT(nn.Module):
 def test_a_gpt_is_normalised_along_the_embedding_dimension_as_in_ngpt():
     torch.manual_seed(0)
     model = SmallGPT().double()
-    optimizer = adam(model)
+    twin = copy.deepcopy(model)
+    optimizer, plain = adam(model), adam(twin)
     # Matrices that write to the residual stream have the embedding dimension as their output: columns.
     pbwn.attach(model, optimizer, only=["embed", "lm_head", "query", "key", "value", "up"])
     pbwn.attach(model, optimizer, only=["attention_out", "down"], direction="outgoing")
+
+    def normalise(gpt):
+        for layer in gpt.children():
+            layer.weight.data = unit(layer.weight.data, 0 if layer in (gpt.attention_out, gpt.down) else 1)
+
+    normalise(twin)
     for step in range(5):
         tokens = torch.randint(0, 11, (4, 9), generator=torch.Generator().manual_seed(step))
-        optimizer.zero_grad()
-        functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
-        optimizer.step()
-    for layer in (model.embed, model.lm_head, model.query, model.key, model.value, model.up):
-        torch.testing.assert_close(layer.weight.norm(dim=1), torch.ones(len(layer.weight)).double())
-    for layer in (model.attention_out, model.down):
-        torch.testing.assert_close(layer.weight.norm(dim=0), torch.ones(layer.weight.shape[1]).double())
+        for gpt, each in ((model, optimizer), (twin, plain)):
+            each.zero_grad()
+            functional.cross_entropy(gpt(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            each.step()
+        normalise(twin)
+    for left, right in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-10)

@@ -105,6 +105,19 @@ def test_a_row_whose_update_is_not_finite_stays_as_it_was_and_a_free_one_keeps_i
     torch.testing.assert_close(entry.tensor[[0, 2]].norm(dim=1), torch.ones(2))
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba"])
+@pytest.mark.parametrize("size", [1e22, 1e30])
+def test_a_tangent_update_whose_squares_overflow_ends_on_the_sphere(size, backend):
+    torch.manual_seed(0)
+    entry = constrained(functional.project_(torch.randn(4, 6), Axes((0,))), Axes((0,)))
+    before = entry.tensor.detach().clone()
+    with torch.no_grad():
+        entry.tensor[1:].add_(size * torch.randn(3, 6))
+    Batch([entry], pbwn.UnitNorm(), backend=backend).step_([before], None)
+    torch.testing.assert_close(entry.tensor.norm(dim=1), torch.ones(4))
+    torch.testing.assert_close(entry.tensor[0], before[0])
+
+
 def make(seed=0, dtype=torch.float32):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).to(dtype)

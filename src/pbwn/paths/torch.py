@@ -139,13 +139,7 @@ class TorchPath(FunctionalPath):
 
     def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10)."""
-        self._measure_()
-        unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
-        self._factors_()
-        for index, rows in enumerate(self._rows):
-            if index not in unsafe:
-                rows.scale_()
-        FunctionalPath([self._entries[index] for index in unsafe], self._constraint).project_()
+        self._rescale_(synchronize=synchronize)
 
     @torch.no_grad()
     def tangent_(self) -> None:
@@ -177,16 +171,12 @@ class TorchPath(FunctionalPath):
         """Apply a step rule to the updates of all weights, and project them.
 
         `before` holds the weights as they were, `rates` the learning rate of each for the rule "angle", and None for
-        "tangent". An update too small for its square counts as zero.
+        "tangent". An update too small for its square counts as zero; for "angle", one too large for it as not finite.
         """
         if before is not self._before:
             self._keep_views(before)
         stays = self._take_tangent_() if rates is None else self._take_angle_(rates)
-        self._measure_()
-        self._factors_()
-        self._norms.masked_fill_(stays, 1.0)
-        for rows in self._rows:
-            rows.scale_()
+        self._rescale_(besides=stays)
 
     def _keep_views(self, before: Sequence[Tensor]) -> None:
         """Make the views that step rules need: of rows, of the same rows before the step, and of values for each."""
@@ -237,6 +227,18 @@ class TorchPath(FunctionalPath):
                 row.masked_fill_(is_bad, 0.0)
             row.addcmul_(start, multiple, value=-1)
         return self._is_broken
+
+    def _rescale_(self, *, synchronize: bool = False, besides: Tensor | None = None) -> None:
+        """Bring each row to its radius, besides those in a mask."""
+        self._measure_()
+        unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
+        self._factors_()
+        if besides is not None:
+            self._norms.masked_fill_(besides, 1.0)
+        for index, rows in enumerate(self._rows):
+            if index not in unsafe:
+                rows.scale_()
+        FunctionalPath([self._entries[index] for index in unsafe], self._constraint).project_()
 
     def _may_be_any(self, rows: Tensor) -> bool:
         """Whether there is one in a mask of rows, as far as that is seen without waiting for a device."""

@@ -204,6 +204,6 @@ def undone(model: nn.Module) -> Iterator[None]:
             module.training = mode
         with torch.no_grad():
             for (module, name, buffer), value in zip(buffers, values, strict=True):
-                if buffer is not None and value is not None:
-                    buffer.copy_(value)
+                if buffer is not None and value is not None and not torch.equal(buffer, value):
+                    buffer.copy_(value)  # an expanded buffer could not be written to, and was not
                 module._buffers[name] = buffer
