@@ -26,12 +26,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pbwn.axes import Axes
 from pbwn.constraint import TOLERANCE, Constraint
-from pbwn.invariance import put_back, relative_changes, restoring
+from pbwn.invariance import relative_changes
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
 from pbwn.selection.table import Table, fold
-from pbwn.selection.trace import call_arguments, function_name, tensors_in, undone
+from pbwn.selection.trace import call_arguments, function_name, put_back, restoring, tensors_in, undone
 
 # torch's products with a matrix: the dimension of the matrix that its output's channels have.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}

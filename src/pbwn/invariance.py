@@ -26,7 +26,7 @@ from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text
-from pbwn.selection.trace import call_arguments, function_name, see_order, tensors_in, undone
+from pbwn.selection.trace import call_arguments, function_name, put_back, see_order, tensors_in, undone
 
 Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
 Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a factor for each of its neurons
@@ -370,30 +370,6 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
     norms = functional.row_norms(weight, axes)
     ratio = norms / functional.row_norms(noise, axes)
     weight.add_(functional.scale_rows_(noise, axes, ratio.nan_to_num(0, 0, 0)))
-
-
-def restoring(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """What puts back, bit for bit, all that is done to dense tensors in place from now on."""
-    dense = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
-    kept = [(tensor, tensor.detach().clone()) for tensor in dense]
-
-    @torch.no_grad()
-    def restore() -> None:
-        for tensor, value in kept:
-            if not torch.equal(tensor, value):  # an expanded tensor cannot be written to
-                tensor.copy_(value)
-
-    return restore
-
-
-@contextmanager
-def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Put what is done to tensors in place back afterwards."""
-    restore = restoring(tensors)
-    try:
-        yield
-    finally:
-        restore()
 
 
 @contextmanager

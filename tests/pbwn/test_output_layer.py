@@ -641,3 +641,11 @@ def test_a_buffer_that_is_expanded_does_not_keep_the_output_layer_from_being_see
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     model.register_buffer("places", torch.arange(6.0).expand(16, -1))
     assert pbwn.select(model, torch.randn(3, 4)).output_layer == "'2' (seen with the inputs)"
+
+
+def test_seeing_the_output_layer_leaves_the_inputs_as_they_are():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    inputs = torch.randn(3, 4)
+    before = inputs.clone()
+    pbwn.select(model, inputs)
+    assert torch.equal(inputs, before)

@@ -53,7 +53,8 @@ def _traced(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParamete
     """The model's matrices, what has followed them through a pass, and the pass's output."""
     weights = [named for named in named_parameters(model) if named.parameter.ndim > 1]
     tracer = _Tracer((*model.parameters(), *model.buffers()), weights)
-    with undone(model), torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
+    as_found = put_back(tensors_in(inputs))
+    with undone(model), as_found, torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
         positional, keyword = call_arguments(model, inputs)
         output = model(*positional, **keyword)
     return weights, tracer, output
@@ -186,12 +187,39 @@ def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[An
     return inputs, {}
 
 
+def restoring(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """What puts back, bit for bit, all that is done to dense tensors in place from now on."""
+    kept = [
+        (tensor, tensor.detach().clone())
+        for tensor in tensors
+        if tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
+    ]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, value in kept:
+            if not torch.equal(tensor, value):  # an expanded tensor cannot be written to
+                tensor.copy_(value)
+
+    return restore
+
+
+@contextmanager
+def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Put what is done to tensors in place back afterwards."""
+    restore = restoring(tensors)
+    try:
+        yield
+    finally:
+        restore()
+
+
 @contextmanager
 def undone(model: nn.Module) -> Iterator[None]:
     """Put modes, buffers and random states back after a pass."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
-    values = [None if buffer is None else buffer.clone() for _, _, buffer in buffers]
+    restore = restoring(buffer for _, _, buffer in buffers if buffer is not None)
     devices = {tensor.device for tensor in model.parameters() if tensor.device.type not in ("cpu", "meta")}
     kind = next((device.type for device in devices), "cuda")
     python_state = random.getstate()
@@ -202,8 +230,6 @@ def undone(model: nn.Module) -> Iterator[None]:
         random.setstate(python_state)
         for module, mode in modes:
             module.training = mode
-        with torch.no_grad():
-            for (module, name, buffer), value in zip(buffers, values, strict=True):
-                if buffer is not None and value is not None and not torch.equal(buffer, value):
-                    buffer.copy_(value)  # an expanded buffer could not be written to, and was not
-                module._buffers[name] = buffer
+        restore()
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer
