@@ -183,6 +183,10 @@ def test_a_text_is_swept_too(here, tmp_path):
     code, said, _ = here("report", "runs")
     assert (code, said.splitlines()[0]) == (0, "own-char-gpt-text-tale: 2 runs")
     assert "(bits/char)" in (tmp_path / "runs" / "report.md").read_text()
+    assert here("train", *words, "--set", "model_options.width=4", "--method", "pbwn", "--quiet")[0] == 0
+    assert here("report", "runs")[0] == 0
+    titles = [line for line in (tmp_path / "runs" / "report.md").read_text().splitlines() if line.startswith("## ")]
+    assert [title.rpartition(" (")[2] for title in titles] == ["model_options.width=4)", "model_options.width=8)"]
 
 
 def test_a_model_that_looks_at_its_weights_can_be_estimated(here):

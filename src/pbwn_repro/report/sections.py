@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -249,13 +249,16 @@ def own_runs(runs: pd.DataFrame) -> list[Section]:
         lr=[config.optimizer.lr for config in runs.config],
         weight_decay=[config.optimizer.weight_decay for config in runs.config],
     )
-    sections, names = [], dict[str, int]()
+    alike: dict[str, list[pd.DataFrame]] = {}  # experiments with the same model and data
     for _, found in frame.groupby("experiment", sort=True):
         config = found.config.iloc[0]
-        name = slug(f"own {config.model} {config.data.name}")
-        names[name] = names.get(name, 0) + 1
         ordered = found.sort_values(["method", "lr", "weight_decay", "seed"], ignore_index=True)
-        sections.append(_own(ordered, config, name if names[name] == 1 else f"{name}-{names[name]}"))
+        alike.setdefault(slug(f"own {config.model} {config.data.name}"), []).append(ordered)
+    sections = []
+    for name, experiments in alike.items():
+        differences = _differing([json.loads(found.experiment.iloc[0]) for found in experiments])
+        for number, (found, settings) in enumerate(zip(experiments, differences, strict=True), start=1):
+            sections.append(_own(found, found.config.iloc[0], name if number == 1 else f"{name}-{number}", settings))
     return sections
 
 
@@ -266,7 +269,19 @@ def _experiment(config: RunConfig) -> str:
     return json.dumps({**fields, "optimizer": optimizer}, sort_keys=True)
 
 
-def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
+def _differing(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings of each that some other does not share, as `--set` takes them.
+
+    >>> _differing([{"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": 2}}]), _differing([{"a": 1}])
+    (['a.b=1', 'a.b=3'], [''])
+    """
+    flat = [pd.json_normalize(dict(each)).iloc[0].map(str).to_dict() for each in experiments]
+    names = sorted({name for each in flat for name in each})
+    apart = [name for name in names if len({each.get(name) for each in flat}) > 1]
+    return [", ".join(f"{name}={each[name]}" for name in apart if name in each) for each in flat]
+
+
+def _own(runs: pd.DataFrame, config: RunConfig, name: str, settings: str) -> Section:
     metric = metric_of(config)
     known = sorted(set(runs.method), key=lambda each: (each != "normal", each))
     rates, decays = (tuple(sorted(set(runs[each]), reverse=True)) for each in ("lr", "weight_decay"))
@@ -277,7 +292,7 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str) -> Section:
     )
     artefact = TrainedArtefact(
         name,
-        title=f"{config.model} on {config.data.name}",
+        title=f"{config.model} on {config.data.name}" + (f" ({settings})" if settings else ""),
         about=f"The {metric.words} of your own runs, grouped by method, at the best setting of each.",
         protocol=f"{type(config.optimizer).__name__}, batch {config.batch_size}, {_length(config)}.",
         axes=lambda scale: axes,
