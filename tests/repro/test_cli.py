@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 import cli_surface
 import pbwn
+import pbwn_repro
 from pbwn_repro import catalog, cli, exit_codes, methods, models
 from pbwn_repro.cli import EPILOG, app
 from pbwn_repro.commands import names
@@ -90,6 +92,31 @@ def test_the_names_that_complete_are_the_names_that_there_are():
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
     assert tuple(KNOWN_SETS) == names.sets()
+
+
+A_METHOD = """
+from pbwn_repro.methods.method import Method
+
+METHODS = {"mine": Method("Mine")}
+"""
+A_MODEL = """
+from torch import nn
+from pbwn_repro.models.family import Family
+
+FAMILIES = (Family(pattern="mine", members=("mine",), constructor=nn.Identity, recipe={}),)
+"""
+
+
+@pytest.mark.parametrize(("part", "file"), [("methods", A_METHOD), ("models", A_MODEL)], ids=["a method", "a model"])
+def test_a_new_file_is_all_that_it_takes(part, file, tmp_path):
+    suite = Path(pbwn_repro.__file__).parent
+    shutil.copytree(suite, tmp_path / suite.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / suite.name / part / "mine.py").write_text(file)
+    found = f"from pbwn_repro import {part}; from pbwn_repro.commands import names; print('mine' in {part}.names(), "
+    found += f"{part}.names() == names.{'networks' if part == 'models' else part}())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(suite.parent)))}
+    done = subprocess.run([sys.executable, "-c", found], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
 
 
 COMPLETIONS = {

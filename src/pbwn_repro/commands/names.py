@@ -29,9 +29,10 @@ def networks() -> tuple[str, ...]:
 
 
 def methods() -> tuple[str, ...]:
-    """The keys of the registry of methods."""
-    [registry] = _assigned(SUITE / "methods" / "__init__.py", "METHODS")
-    return tuple(ast.literal_eval(key) for key in registry.keys)
+    """The keys of every file's registry of methods."""
+    files = sorted((SUITE / "methods").glob("*.py"))
+    registries = [found for file in files for found in _assigned(file, "METHODS") if isinstance(found, ast.Dict)]
+    return tuple(ast.literal_eval(key) for registry in registries for key in registry.keys if key is not None)
 
 
 def artefacts() -> tuple[str, ...]:
