@@ -332,6 +332,11 @@ class Training:
                 estimate_statistics(self.model, self._task.inputs(), self.place)
                 exported = self._scores()[shown.name]
             after = self.projection.check()
+        if progress.metrics[shown.name] is None or exported is None:
+            raise NonFiniteError(
+                f"step {progress.step:,}: the {shown.words} at the end is not finite. Lower the learning rate.",
+                progress.step,
+            )
         result = {
             "run": config.hash,
             shown.name: progress.metrics[shown.name],
