@@ -131,7 +131,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         fields = json.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file") from None
-    except json.JSONDecodeError as error:
+    except IsADirectoryError:
+        raise ConfigError(f"--config {path}: a file is needed; this is a folder") from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: not JSON ({error})") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"--config {path}: an object with fields is needed; found {type(fields).__name__}")
