@@ -2,6 +2,7 @@
 
 import html
 import json
+import subprocess
 import sys
 
 import pytest
@@ -33,6 +34,7 @@ def looks_at_values(num_classes):
 def embedding(num_classes, context):
     return nn.Embedding(num_classes, num_classes)
 """
+CHANGED = "own_models:build changed after a run that is done: to run it again, choose another --out"
 SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 
 
@@ -79,7 +81,14 @@ def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
     (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
     code, _, told = here(*words)
     assert code == 0
-    assert "own_models:build has changed since this run was started: for a run with it, choose another --out" in told
+    assert CHANGED in told
+
+
+def test_a_sweep_of_finished_runs_whose_model_has_changed_says_so_once(here, tmp_path):
+    words = ("sweep", "--model", "own_models:build", *SHORT, "--quiet")
+    assert here(*words) == (0, "2 of 2 runs done (runs)\n", "")
+    (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
+    assert here(*words) == (0, f"{CHANGED}\n2 of 2 runs done (runs)\n", "")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +104,17 @@ def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
 def test_a_model_that_cannot_be_trained_says_what_to_change(model, more, words, here):
     code, _, told = here("train", "--model", model, *SHORT, *more)
     assert (code, words in told) == (USAGE, True), told
+
+
+def test_a_package_that_a_method_of_the_user_s_lacks_is_not_blamed_on_the_suite(tmp_path):
+    lines = ["from pbwn_repro.methods import Method", "class Lazy(Method):", "    def prepare(self, model, layers):"]
+    (tmp_path / "own_methods.py").write_text("\n".join([*lines, "        import notthere_lib", ""]))
+    words = ("train", "--model", "mlp", *SHORT, "--method", "own_methods:Lazy")
+    command = [sys.executable, "-m", "pbwn_repro", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "pip install" not in done.stderr
+    assert "own_methods.py" in done.stderr
+    assert done.stderr.endswith("No module named 'notthere_lib'\n")
 
 
 GRID = ("--methods", "normal,pbwn", "--rates", "0.1,0.3,1", "--decays", "0,5e-4", "--seeds", "2")
@@ -189,6 +209,10 @@ def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
         (("--rates", ","), "--rates ',': nothing is listed"),
         (("--rates", "0.1,-1"), "optimizer.sgd.lr: Input should be greater than 0"),
         (("--methods", "normal,pbnw"), "unknown method 'pbnw'"),
+        (("--set", "seed=4"), "--set seed=4: --seeds decides on seed; leave one of the two out"),
+        (("--rates", "0.1", "--set", "optimizer.lr=1"), "--set optimizer.lr=1: --rates decides on optimizer.lr"),
+        (("--model", "own_models:regression"), "returns scores of shape (2, 1) for inputs of shape (2, 1, 8, 8)"),
+        (("--model", "own_models:embedding", "--data", "sentences"), "own_models:embedding: nothing to constrain"),
         (("--jobs", "0"), "--jobs 0: at least 1 run at a time is needed"),
     ],
 )

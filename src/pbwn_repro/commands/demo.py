@@ -106,8 +106,9 @@ def what_it_says(errors: Errors) -> Iterator[str]:
             f"norm at the start only. {_gain(best)}"
         )
     yield (
-        f"One of the {IMAGES} test images is {100 / IMAGES:.2f} points, and two seeds of one setting can differ by several "
-        "points: smaller differences are noise. The paper's networks and data: pbwn reproduce figure-2a --scale paper."
+        f"One of the {IMAGES} test images is {100 / IMAGES:.2f} points, and two seeds of one setting can differ by "
+        "several points: smaller differences are noise. The paper's networks and data: "
+        "pbwn reproduce figure-2a --scale paper."
     )
 
 
