@@ -228,8 +228,8 @@ class Training:
         step, problem = found or (self.progress.step + 1, "another process found a value that is not finite")
         if self.config.on_nonfinite == "stop":
             raise NonFiniteError(
-                f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or resume without "
-                "such steps with --on-nonfinite skip.",
+                f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or skip such "
+                "steps: run the same command with --set on_nonfinite=skip.",
                 step,
             )
         self._reporter.message(f"step {step:,}: {problem}; the step is skipped")

@@ -12,7 +12,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -156,6 +156,15 @@ class TrainingJob(Job):
     data_dir: Path | None = None
     cache_dir: Path | None = None
     modules: Path | None = None
+
+    @property
+    def state(self) -> State:
+        """Where it stands on the disk; what has diverged can be resumed if steps are to be skipped from now on."""
+        found = super().state
+        if found == "diverged" and self.config.on_nonfinite == "skip":
+            with suppress(OSError, ValueError):  # what cannot be read stays as it is
+                return "started" if RunFolder(self.path).read_config().on_nonfinite == "stop" else found
+        return found
 
     @property
     def changed(self) -> str:
