@@ -31,6 +31,22 @@ def looks_at_values(num_classes):
     assert model[1].weight.sum().item() < 100  # which no meta tensor can answer
     return model
 
+def any_options(**options):
+    return build(image_size=8, **options)
+
+def divides(num_classes):
+    return build(num_classes // 0, 8)
+
+def takes_seven(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, num_classes))
+
+class Fails(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+
+    def forward(self, images):
+        return images.nonsense
+
 def embedding(num_classes, context):
     return nn.Embedding(num_classes, num_classes)
 """
@@ -42,6 +58,7 @@ SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 def here(monkeypatch, capsys, tmp_path):
     """A command in a folder with the user's module: its exit code and what it printed to both outputs."""
     (tmp_path / "own_models.py").write_text(MODULE)
+    (tmp_path / "own_broken.py").write_text("\nbuild = bulid\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PBWN_CACHE", str(tmp_path / "cache"))
@@ -98,7 +115,16 @@ def test_a_sweep_of_finished_runs_whose_model_has_changed_says_so_once(here, tmp
         ("own_models:bulid", (), "module 'own_models' has no 'bulid': did you mean 'build'?"),
         ("own_models:build", ("--set", "model_options.depth=2"), "unexpected keyword argument 'depth'"),
         ("own_models:build", ("--set", "model_options.num_classes=2"), "it follows from the data and cannot be set"),
+        ("own_models:build", ("--set", "model_options.depth=2"), "given as --set model_options.NAME=VALUE"),
         ("own_models:embedding", ("--data", "sentences"), "own_models:embedding: nothing to constrain"),
+        (
+            "own_models:divides",
+            (),
+            "ZeroDivisionError: integer division or modulo by zero at own_models.py:",
+        ),
+        ("own_models:Fails", (), "AttributeError: 'Tensor' object has no attribute 'nonsense' at own_models.py:"),
+        ("own_models:takes_seven", (), "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x64 and 7x10)\n"),
+        ("own_broken:build", (), "cannot be imported (NameError: name 'bulid' is not defined at own_broken.py:2)"),
     ],
 )
 def test_a_model_that_cannot_be_trained_says_what_to_change(model, more, words, here):
@@ -115,6 +141,11 @@ def test_a_package_that_a_method_of_the_user_s_lacks_is_not_blamed_on_the_suite(
     assert "pip install" not in done.stderr
     assert "own_methods.py" in done.stderr
     assert done.stderr.endswith("No module named 'notthere_lib'\n")
+
+
+def test_a_callable_that_takes_any_options_is_told_the_number_of_classes(here):
+    code, said, told = here("train", "--model", "own_models:any_options", *SHORT)
+    assert (code, "test error" in said) == (0, True), told
 
 
 GRID = ("--methods", "normal,pbwn", "--rates", "0.1,0.3,1", "--decays", "0,5e-4", "--seeds", "2")

@@ -13,7 +13,7 @@ from importlib import import_module
 
 import pbwn
 from pbwn_repro.errors import UsageError, listed
-from pbwn_repro.importing import imported, is_own
+from pbwn_repro.importing import imported, is_own, where
 from pbwn_repro.methods.method import Decay, Method, OptimizerSettings
 from pbwn_repro.methods.projections import Projection, ProjectionByProducts, UnitStart
 from pbwn_repro.methods.reparametrizations import WeightNormalization
@@ -90,7 +90,7 @@ def _own(name: str) -> Method:
         try:
             found = found()
         except Exception as error:
-            raise UsageError(f"{name}() failed with {type(error).__name__}: {error}") from error
+            raise UsageError(f"{name}() failed with {type(error).__name__}: {error}{where(error)}") from error
     if not isinstance(found, Method):
         raise UsageError(
             f"{name} is {found!r}: a class derived from pbwn_repro.methods.Method, or an object of one, is needed"
