@@ -41,6 +41,7 @@ class Family:
         layers: the weights that a method constrains; `authors_layers` those that the authors' code does, if others.
         free_at_start: the methods whose first projection comes after the first step, as in the authors' code.
         task: what the network is for.
+        work: the layers that take most of its time, by which estimates know how fast it is.
     """
 
     pattern: str
@@ -54,6 +55,7 @@ class Family:
     authors_layers: Layers | None = None
     free_at_start: Collection[str] = ()
     task: TaskName = "classification"
+    work: Literal["convolutional", "linear"] = "convolutional"
 
 
 @dataclass(frozen=True)
