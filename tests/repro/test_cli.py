@@ -19,6 +19,7 @@ from pbwn_repro.commands import names
 from pbwn_repro.config import ConfigError
 from pbwn_repro.data import DataError, UnknownSetError
 from pbwn_repro.data.published import KNOWN_SETS
+from pbwn_repro.data.text import KNOWN_TEXTS
 from pbwn_repro.errors import UsageError
 
 REPRODUCE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
@@ -91,7 +92,7 @@ def test_the_names_that_complete_are_the_names_that_there_are():
     assert (*catalog.ARTEFACTS, *catalog.EXPERIMENTS) == names.artefacts()
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
-    assert tuple(KNOWN_SETS) == names.sets()
+    assert (*KNOWN_SETS, *KNOWN_TEXTS) == names.sets()
 
 
 A_METHOD = """
@@ -126,6 +127,7 @@ COMPLETIONS = {
     ("train", "--model", "vgg"): ("vgg-e",),
     ("inspect", "wrn"): ("wrn-16-4",),
     ("data", "get", "cifar"): ("cifar10", "cifar100"),
+    ("train", "--data", "s"): ("sentences", "svhn", "shakespeare"),
     ("docto",): ("doctor",),
 }
 
