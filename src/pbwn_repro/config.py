@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from torch import nn
 from torch.optim import Optimizer
 
@@ -217,12 +218,12 @@ class RunConfig(Part):
         parts = self.accumulation * self.processes
         if self.batch_size % parts:
             raise ValueError(
-                f"batch_size {self.batch_size} does not split into {self.accumulation} accumulated parts for "
-                f"{self.processes} processes: choose a multiple of {parts}"
+                f"batch_size {self.batch_size} cannot be divided into {parts} equal parts (accumulation "
+                f"{self.accumulation}, processes {self.processes}): choose a multiple of {parts}"
             )
         task = models.find(self.model).task
         if (task == "ladder") != (self.data.labels is not None):
-            raise ValueError("the ladder, and no other network, needs a number of labels (data.labels, --labels)")
+            raise ValueError("the ladder, and no other model, needs a number of labels (data.labels, --labels)")
         if task is not None and (task == "language") != (self.data.context is not None):
             needs = "text: give --data text:FILE" if task == "language" else "images: data.context is for text"
             raise ValueError(f"{self.model} learns from {needs}")
@@ -303,33 +304,37 @@ def read_config(fields: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        lines = []
-        for problem in error.errors(include_url=False):
-            place = ".".join(str(part) for part in problem["loc"]) or "configuration"
-            message = problem["msg"].removeprefix("Value error, ")
-            if problem["type"] == "extra_forbidden":
-                known = _fields_beside(problem["loc"])
-                message = "there is no such field" + (f": {listed(str(problem['loc'][-1]), known)}" if known else "")
-            shown = (
-                ""
-                if problem["type"] in ("value_error", "extra_forbidden", "missing")
-                else f"; found {problem['input']!r}"
-            )
-            lines.append(f"{place}: {message}{shown}")
-        raise ConfigError("; ".join(lines)) from None
+        raise ConfigError("; ".join(map(_told, error.errors(include_url=False)))) from None
 
 
-_PARTS: dict[str, tuple[type[Part], ...]] = {
-    "data": (Data,),
-    "optimizer": (SGD, Adam, AdamW),
-    "schedule": (Constant, Steps, Exponential, LinearTail, Cosine),
+_KINDS: dict[str, dict[str, type[Part]]] = {
+    name: {part.model_fields["kind"].default: part for part in parts}
+    for name, parts in {
+        "optimizer": (SGD, Adam, AdamW),
+        "schedule": (Constant, Steps, Exponential, LinearTail, Cosine),
+    }.items()
 }
+
+
+def _told(problem: ErrorDetails) -> str:
+    """The field to change, as a user writes it, and what is wrong with it."""
+    place, what, message = problem["loc"], problem["type"], problem["msg"].removeprefix("Value error, ")
+    kinds = _KINDS.get(str(place[0]), {}) if place else {}
+    if what in ("union_tag_invalid", "union_tag_not_found"):
+        kind = str(problem.get("ctx", {}).get("tag", ""))
+        return f"{place[0]}.kind: {f'there is no {kind!r}' if kind else 'it is missing'}: {listed(kind, kinds)}"
+    if what == "extra_forbidden":
+        known = _fields_beside(place)
+        message = "there is no such field" + (f": {listed(str(place[-1]), known)}" if known else "")
+    elif what not in ("value_error", "missing"):
+        message += f"; found {problem['input']!r}"
+    field = place[:1] + place[2:] if kinds else place  # pydantic tells the kind too
+    return f"{'.'.join(map(str, field)) or 'configuration'}: {message}"
 
 
 def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
     """The fields that stand where one is unknown; none where that is not a part of ours."""
     if len(place) == 1:
         return sorted(RunConfig.model_fields)
-    parts = _PARTS.get(str(place[0]), ())
-    found = [part for part in parts if len(parts) == 1 or part.model_fields["kind"].default == place[1]]
-    return [name for part in found for name in sorted(part.model_fields)]
+    part = Data if place[0] == "data" else _KINDS.get(str(place[0]), {}).get(str(place[1]))
+    return sorted(part.model_fields) if part else []

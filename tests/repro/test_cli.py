@@ -88,6 +88,13 @@ def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatc
         assert (end.value.code, capsys.readouterr().err) == (code, f"pbwn: {error}\n")
 
 
+def test_an_error_of_the_system_s_names_the_file_and_no_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "app", tmp_path.read_text)
+    with pytest.raises(SystemExit):
+        cli.run()
+    assert capsys.readouterr().err == f"pbwn: {tmp_path}: Is a directory\n"
+
+
 def test_the_names_that_complete_are_the_names_that_there_are():
     assert (*catalog.ARTEFACTS, *catalog.EXPERIMENTS) == names.artefacts()
     assert methods.names() == names.methods()

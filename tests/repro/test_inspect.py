@@ -74,7 +74,7 @@ def test_wishes_are_those_of_attach(inspect):
 
 
 MISUSES = {
-    "no such network": (["resnet20"], "unknown network 'resnet20': did you mean 'resnet-20'?"),
+    "no such network": (["resnet20"], "unknown model 'resnet20': did you mean 'resnet-20'?"),
     "a way to name one's own": (["my_models"], "For a model of your own, write MODULE:CALLABLE"),
     "a depth that cannot be": (["resnet-21"], "resnet-21 cannot be built: resnet: depth 21"),
     "an option that it lacks": (

@@ -238,7 +238,7 @@ def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
     [
         (("--rates", "0.1,fast"), "--rates '0.1,fast': write numbers with commas between them"),
         (("--rates", ","), "--rates ',': nothing is listed"),
-        (("--rates", "0.1,-1"), "optimizer.sgd.lr: Input should be greater than 0"),
+        (("--rates", "0.1,-1"), "optimizer.lr: Input should be greater than 0"),
         (("--methods", "normal,pbnw"), "unknown method 'pbnw'"),
         (("--set", "seed=4"), "--set seed=4: --seeds decides on seed; leave one of the two out"),
         (("--rates", "0.1", "--set", "optimizer.lr=1"), "--set optimizer.lr=1: --rates decides on optimizer.lr"),

@@ -169,7 +169,7 @@ class OwnModel(Network):
         )
 
     def _callable(self) -> Callable[..., Any]:
-        found = imported(self.name, kind="model", example=f"{OWN_EXAMPLE}, or the name of a network")
+        found = imported(self.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
         if isinstance(found, nn.Module):
             raise UsageError(
                 f"{self.name} is a model already: name the function that builds one, so that the seed sets its weights"

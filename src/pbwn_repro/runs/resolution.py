@@ -80,7 +80,7 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     What the data tell is the digest, and the name of a set that is given by its place.
     """
     if "model" not in wishes:
-        raise ConfigError("no network given: pass --model, such as --model resnet-20")
+        raise ConfigError("no model given: pass --model, such as --model resnet-20")
     fields = copy.deepcopy(recipe(wishes["model"]))
     if not fields["data"]["name"] and "data" not in wishes:
         raise ConfigError(

@@ -35,11 +35,12 @@ def only_folder(out):
 
 
 def test_train_prints_progress_and_the_result(tmp_path):
-    done = pbwn(*QUICK, "--out", tmp_path)
+    done = pbwn(*QUICK, "--evaluate-every", "1", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     folder = only_folder(tmp_path)
     assert done.stdout.startswith(f"{folder.name}: test error ")
     assert "starting, 6 steps" in done.stderr
+    assert len(done.stderr.splitlines()) == 2  # evaluations have no lines of their own
     named = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("step ")]
     assert named
     assert len(named) == len(set(named))
@@ -183,7 +184,7 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--data", "digits"), "no network given: pass --model"),
+        (("--data", "digits"), "no model given: pass --model"),
         (("--model", "resnet-21", "--data", "digits"), "6n+2"),
         (("--model", "mpl", "--data", "digits"), "did you mean 'mlp'"),
         (("--model", "mlp", "--data", "digit"), "data set 'digit'"),
@@ -208,7 +209,7 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
             ),
             "denoising_weights for 2 hidden_sizes",
         ),
-        (("--model", "mlp", "--data", "digits", "--batch-size", "5000"), "lower batch_size"),
+        (("--model", "mlp", "--data", "digits", "--batch-size", "5000"), "has no batch of 5000: lower batch_size\n"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=5"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=train"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=[]"), "data.train"),
