@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -95,13 +96,25 @@ class AdamW(Part):
         return torch.optim.AdamW(present, lr=self.lr, betas=self.betas, fused=True)
 
 
-class Constant(Part):
+class Schedule(Part):
+    """The learning rate as a pure function of the step, counted from 0."""
+
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        return initial
+
+    def resets_momentum(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether the momentum buffers are set to zero before a step."""
+        return False
+
+
+class Constant(Schedule):
     """One learning rate for the whole run."""
 
     kind: Literal["constant"] = "constant"
 
 
-class Steps(Part):
+class Steps(Schedule):
     """The rate falls by a factor at the start of some epochs, counted from 1 as in the paper.
 
     The authors set the momentum buffers to zero at each drop.
@@ -112,27 +125,54 @@ class Steps(Part):
     factor: Annotated[float, Field(gt=0, lt=1)]
     momentum: Literal["keep", "reset"] = "reset"
 
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        epoch = step // steps_per_epoch + 1
+        return initial * self.factor ** sum(epoch >= drop for drop in self.drops)
 
-class Exponential(Part):
+    def resets_momentum(self, step: int, steps_per_epoch: int) -> bool:
+        """Where the rate drops, as the authors do."""
+        epochs, within = divmod(step, steps_per_epoch)
+        return self.momentum == "reset" and step > 0 and within == 0 and epochs + 1 in self.drops
+
+
+class Exponential(Schedule):
     """The rate falls exponentially over the epochs, to `final` times the initial one at the end."""
 
     kind: Literal["exponential"] = "exponential"
     final: Annotated[float, Field(gt=0, lt=1)] = 0.01
 
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        share = (step // steps_per_epoch + 1) / -(-total_steps // steps_per_epoch)
+        return initial * math.pow(self.final, share)
 
-class LinearTail(Part):
+
+class LinearTail(Schedule):
     """A constant rate for so many steps, then falling linearly to 0 at the end."""
 
     kind: Literal["linear-tail"] = "linear-tail"
     constant_steps: PositiveInt
 
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        tail = total_steps - self.constant_steps
+        return initial * min(1.0, (total_steps - step) / tail) if tail else initial
 
-class Cosine(Part):
+
+class Cosine(Schedule):
     """A rate that rises linearly over the first steps, then falls along half a cosine to `final` times the initial."""
 
     kind: Literal["cosine"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     final: Share = 0.0
+
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        if step < self.warmup_steps:
+            return initial * (step + 1) / self.warmup_steps
+        share = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        return initial * (self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2)
 
 
 class Data(Part):

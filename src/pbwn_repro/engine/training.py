@@ -23,7 +23,6 @@ from pbwn_repro.engine.finite import LossWatch, NonFiniteError
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
-from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.engine.state import NormWatch, estimate_statistics, export
 from pbwn_repro.errors import UsageError
@@ -198,10 +197,10 @@ class Training:
         """One real step: gradient, a look at it, update."""
         config, step = self.config, self.progress.step
         torch.manual_seed(random_seed(config.seed, "step", *divmod(step, self.steps_per_epoch), self.place.rank))
-        rate = learning_rate(config, step, self.steps_per_epoch, self.total_steps)
+        rate = config.schedule.rate(config.optimizer.lr, step, self.steps_per_epoch, self.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        if resets_momentum(config, step, self.steps_per_epoch):
+        if config.schedule.resets_momentum(step, self.steps_per_epoch):
             for moments in self._optimizer.state.values():
                 if (buffer := moments.get("momentum_buffer")) is not None:  # without momentum there is none
                     buffer.zero_()
@@ -229,7 +228,7 @@ class Training:
         if self.config.on_nonfinite == "stop":
             raise NonFiniteError(
                 f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or skip such "
-                "steps: run the same command with --set on_nonfinite=skip.",
+                "steps with --set on_nonfinite=skip (pbwn train, pbwn sweep).",
                 step,
             )
         self._reporter.message(f"step {step:,}: {problem}; the step is skipped")
