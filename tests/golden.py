@@ -129,12 +129,29 @@ def machine():
         numba = version("numba")
     except PackageNotFoundError:
         numba = None
-    return {"processor": processor(), "torch": torch.__version__, "numba": numba}
+    return {"processor": f"{processor()}{generation()}", "torch": torch.__version__, "numba": numba}
+
+
+def generation():
+    """The processor's family and model, where the system tells: one name may stand for several generations."""
+    try:
+        lines = [line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    except OSError:
+        return ""
+    told = {line[0].strip(): line[1].strip() for line in lines if len(line) == 2}
+    words = {"cpu family": "family", "model": "model"}
+    return "".join(f", {words[name]} {told[name]}" for name in words if name in told)
+
+
+def completed(stored, cases):
+    """What is stored, with the losses of new cases; of another machine they would not belong to the others."""
+    if stored["losses"] and stored["machine"] != machine():
+        sys.exit(f"the stored losses are of {stored['machine']}, this is {machine()}: renew all of them with --all")
+    return {"machine": machine(), "losses": {case: stored["losses"].get(case) or losses(case) for case in cases}}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    known = {} if "--all" in sys.argv else json.loads(STORED.read_text())["losses"]
-    made = {"machine": machine(), "losses": {case: known.get(case) or losses(case) for case in CASES}}
-    STORED.write_text(json.dumps(made, indent=1) + "\n")
+    stored = {"losses": {}} if "--all" in sys.argv else json.loads(STORED.read_text())
+    STORED.write_text(json.dumps(completed(stored, CASES), indent=1) + "\n")
     print(f"{STORED} written")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from pathlib import Path
 
+_OURS = ("pbwn", "pbwn_repro")
 INSTALL_LINE = "pip install 'pbwn[repro]'"
 WITHOUT_EXTRA = f"""\
 Usage: pbwn COMMAND
@@ -39,9 +42,16 @@ def main() -> None:
 
         run()
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in ("pbwn", "pbwn_repro"):
+        if error.name is None or not _is_ours(error):
             raise
         _without_extra(str(error.name), sys.argv[1:])
+
+
+def _is_ours(error: ModuleNotFoundError) -> bool:
+    """Whether it is the suite that needs the package: a user's model or method may need others."""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    importing = [name for name in frames if "importlib" not in name][-1]
+    return Path(__file__).parent in Path(importing).parents and str(error.name).partition(".")[0] not in _OURS
 
 
 def _without_extra(package: str, arguments: list[str]) -> None:

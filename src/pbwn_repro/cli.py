@@ -72,6 +72,13 @@ def pbwn(
     """Take what holds for all commands."""
 
 
+def _said(error: Exception) -> str:
+    """An error in words: one of the system's names the file first, and no number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def run() -> None:
     """Run the command line; a mistake of the user's ends with one message and an exit code, not a traceback."""
     try:
@@ -80,5 +87,5 @@ def run() -> None:
         code = exit_code(error)
         if code is None:
             raise
-        print(f"pbwn: {error}", file=sys.stderr)
+        print(f"pbwn: {_said(error)}", file=sys.stderr)
         sys.exit(code)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from torch import nn
 from torch.optim import Optimizer
 
@@ -94,13 +96,25 @@ class AdamW(Part):
         return torch.optim.AdamW(present, lr=self.lr, betas=self.betas, fused=True)
 
 
-class Constant(Part):
+class Schedule(Part):
+    """The learning rate as a pure function of the step, counted from 0."""
+
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        return initial
+
+    def resets_momentum(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether the momentum buffers are set to zero before a step."""
+        return False
+
+
+class Constant(Schedule):
     """One learning rate for the whole run."""
 
     kind: Literal["constant"] = "constant"
 
 
-class Steps(Part):
+class Steps(Schedule):
     """The rate falls by a factor at the start of some epochs, counted from 1 as in the paper.
 
     The authors set the momentum buffers to zero at each drop.
@@ -111,27 +125,54 @@ class Steps(Part):
     factor: Annotated[float, Field(gt=0, lt=1)]
     momentum: Literal["keep", "reset"] = "reset"
 
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        epoch = step // steps_per_epoch + 1
+        return initial * self.factor ** sum(epoch >= drop for drop in self.drops)
 
-class Exponential(Part):
+    def resets_momentum(self, step: int, steps_per_epoch: int) -> bool:
+        """Where the rate drops, as the authors do."""
+        epochs, within = divmod(step, steps_per_epoch)
+        return self.momentum == "reset" and step > 0 and within == 0 and epochs + 1 in self.drops
+
+
+class Exponential(Schedule):
     """The rate falls exponentially over the epochs, to `final` times the initial one at the end."""
 
     kind: Literal["exponential"] = "exponential"
     final: Annotated[float, Field(gt=0, lt=1)] = 0.01
 
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        share = (step // steps_per_epoch + 1) / -(-total_steps // steps_per_epoch)
+        return initial * math.pow(self.final, share)
 
-class LinearTail(Part):
+
+class LinearTail(Schedule):
     """A constant rate for so many steps, then falling linearly to 0 at the end."""
 
     kind: Literal["linear-tail"] = "linear-tail"
     constant_steps: PositiveInt
 
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        tail = total_steps - self.constant_steps
+        return initial * min(1.0, (total_steps - step) / tail) if tail else initial
 
-class Cosine(Part):
+
+class Cosine(Schedule):
     """A rate that rises linearly over the first steps, then falls along half a cosine to `final` times the initial."""
 
     kind: Literal["cosine"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     final: Share = 0.0
+
+    def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
+        """The rate of a step."""
+        if step < self.warmup_steps:
+            return initial * (step + 1) / self.warmup_steps
+        share = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        return initial * (self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2)
 
 
 class Data(Part):
@@ -217,12 +258,12 @@ class RunConfig(Part):
         parts = self.accumulation * self.processes
         if self.batch_size % parts:
             raise ValueError(
-                f"batch_size {self.batch_size} does not split into {self.accumulation} accumulated parts for "
-                f"{self.processes} processes: choose a multiple of {parts}"
+                f"batch_size {self.batch_size} cannot be divided into {parts} equal parts (accumulation "
+                f"{self.accumulation}, processes {self.processes}): choose a multiple of {parts}"
             )
         task = models.find(self.model).task
         if (task == "ladder") != (self.data.labels is not None):
-            raise ValueError("the ladder, and no other network, needs a number of labels (data.labels, --labels)")
+            raise ValueError("the ladder, and no other model, needs a number of labels (data.labels, --labels)")
         if task is not None and (task == "language") != (self.data.context is not None):
             needs = "text: give --data text:FILE" if task == "language" else "images: data.context is for text"
             raise ValueError(f"{self.model} learns from {needs}")
@@ -303,33 +344,37 @@ def read_config(fields: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        lines = []
-        for problem in error.errors(include_url=False):
-            place = ".".join(str(part) for part in problem["loc"]) or "configuration"
-            message = problem["msg"].removeprefix("Value error, ")
-            if problem["type"] == "extra_forbidden":
-                known = _fields_beside(problem["loc"])
-                message = "there is no such field" + (f": {listed(str(problem['loc'][-1]), known)}" if known else "")
-            shown = (
-                ""
-                if problem["type"] in ("value_error", "extra_forbidden", "missing")
-                else f"; found {problem['input']!r}"
-            )
-            lines.append(f"{place}: {message}{shown}")
-        raise ConfigError("; ".join(lines)) from None
+        raise ConfigError("; ".join(map(_told, error.errors(include_url=False)))) from None
 
 
-_PARTS: dict[str, tuple[type[Part], ...]] = {
-    "data": (Data,),
-    "optimizer": (SGD, Adam, AdamW),
-    "schedule": (Constant, Steps, Exponential, LinearTail, Cosine),
+_KINDS: dict[str, dict[str, type[Part]]] = {
+    name: {part.model_fields["kind"].default: part for part in parts}
+    for name, parts in {
+        "optimizer": (SGD, Adam, AdamW),
+        "schedule": (Constant, Steps, Exponential, LinearTail, Cosine),
+    }.items()
 }
+
+
+def _told(problem: ErrorDetails) -> str:
+    """The field to change, as a user writes it, and what is wrong with it."""
+    place, what, message = problem["loc"], problem["type"], problem["msg"].removeprefix("Value error, ")
+    kinds = _KINDS.get(str(place[0]), {}) if place else {}
+    if what in ("union_tag_invalid", "union_tag_not_found"):
+        kind = str(problem.get("ctx", {}).get("tag", ""))
+        return f"{place[0]}.kind: {f'there is no {kind!r}' if kind else 'it is missing'}: {listed(kind, kinds)}"
+    if what == "extra_forbidden":
+        known = _fields_beside(place)
+        message = "there is no such field" + (f": {listed(str(place[-1]), known)}" if known else "")
+    elif what not in ("value_error", "missing"):
+        message += f"; found {problem['input']!r}"
+    field = place[:1] + place[2:] if kinds else place  # pydantic tells the kind too
+    return f"{'.'.join(map(str, field)) or 'configuration'}: {message}"
 
 
 def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
     """The fields that stand where one is unknown; none where that is not a part of ours."""
     if len(place) == 1:
         return sorted(RunConfig.model_fields)
-    parts = _PARTS.get(str(place[0]), ())
-    found = [part for part in parts if len(parts) == 1 or part.model_fields["kind"].default == place[1]]
-    return [name for part in found for name in sorted(part.model_fields)]
+    part = Data if place[0] == "data" else _KINDS.get(str(place[0]), {}).get(str(place[1]))
+    return sorted(part.model_fields) if part else []

@@ -83,7 +83,6 @@ class Import:
 NEEDED = ("", "repro")  # the library's own requirements, and the suite's
 OPTIONAL = {
     "fast": "a compiled projection on the CPU",
-    "gpu": "one kernel launch on a GPU",
     "hf": "data sets from Hugging Face",
     "tensorboard": "event files of runs",
     "lightning": "the callback for Lightning",
@@ -188,7 +187,7 @@ def compiled_projection() -> Iterator[Finding]:
             "warn", "projection", f"not compiled: {lack}", "pip install 'pbwn[fast]'; it works without, slower"
         )
         return
-    yield Finding("ok", "projection", "compiled, on torch's own threads; numba's threading layer is not used")
+    yield Finding("ok", "projection", "compiled, on threads of its own; numba's threading layer is not used")
 
 
 def memory() -> Finding:

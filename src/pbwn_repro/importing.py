@@ -7,10 +7,14 @@ import hashlib
 import importlib
 import os
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from typing import Any
 
 from pbwn_repro.errors import UsageError
+
+_SUITE = Path(__file__).resolve().parent
 
 
 def is_own(name: str) -> bool:
@@ -38,6 +42,23 @@ def source_digest(target: str) -> str | None:
     return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+def where(error: BaseException) -> str:
+    """The line of the user's code that an exception came through last, for a message; nothing if it came through none.
+
+    The suite and torch are not the user's code; what else is installed is, if there is no other.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [(Path(frame.f_code.co_filename).resolve(), number) for frame, number in frames]
+    lines = [(path, number) for path, number in lines if path.is_file() and _SUITE not in path.parents]
+    installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")}
+    for path, number in reversed(lines):
+        if installed.isdisjoint(path.parents):
+            here = Path.cwd()
+            return f" at {path.relative_to(here) if here in path.parents else path}:{number}"
+    others = [f" at {path}:{number}" for path, number in lines if "torch" not in path.parts]
+    return others[-1] if others else ""
+
+
 def import_from(folder: Path | str) -> None:
     """Have modules found in a folder too."""
     if str(folder) not in sys.path:
@@ -58,7 +79,8 @@ def _module(name: str) -> Any:
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise UsageError(
-            f"module {name!r} cannot be imported ({said}): correct it, and keep scripts from running"
+            f"module {name!r} cannot be imported ({said}{where(error)}): correct it; what a script runs belongs below "
+            "`if __name__ == '__main__':`"
         ) from error
 
 

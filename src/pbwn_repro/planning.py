@@ -18,6 +18,8 @@ from pbwn_repro.catalog.artefact import Labels, Only, identity
 from pbwn_repro.config import RunConfig, read_config
 from pbwn_repro.data import DataSet, balanced_indices
 from pbwn_repro.data.loading import absolute
+from pbwn_repro.engine.processes import Processes
+from pbwn_repro.engine.training import Training
 from pbwn_repro.errors import UsageError, listed
 from pbwn_repro.runs.estimates import TERAFLOPS, Estimate, Speeds
 from pbwn_repro.runs.folder import RunFolder
@@ -248,13 +250,15 @@ def grid_jobs(
 ) -> tuple[list[TrainingJob], Estimate]:
     """The jobs of a grid, and what each of them takes: they are equally long.
 
-    The data are loaded once, and what cannot be imported or configured is told before anything runs.
+    The data are loaded once. What cannot be imported, configured or built, or a model whose answers are no scores, is
+    told before anything runs: one run of each method is prepared.
     """
     for name in grid.methods:
         methods.method(name)
     source = absolute(complete(grid.wishes)[1])
     dataset: AnySet | None = None
     jobs: list[TrainingJob] = []
+    prepared: set[str] = set()
     for setting in grid.settings():
         wishes = {**grid.wishes, **setting}
         config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, dataset=dataset)
@@ -262,6 +266,9 @@ def grid_jobs(
         folder.refuse_outdated(config)
         if not jobs:
             estimate = speeds.estimate(config, dataset)
+        if config.method not in prepared and folder.state != "done":
+            Training(config, dataset, Processes()).prepared()
+            prepared.add(config.method)
         words = [methods.title(config.method)]
         words += [f"{name} {setting[name]:g}" for name in ("lr", "weight_decay", "seed") if name in setting]
         jobs.append(

@@ -32,6 +32,7 @@ from pbwn_repro.data import (
 )
 from pbwn_repro.data.augmentations import Flip, PadCrop
 from pbwn_repro.errors import UsageError
+from pbwn_repro.importing import where
 from pbwn_repro.metrics import BITS_PER_CHARACTER, SUBTASK_ERROR, TEST_ERROR, Metric
 from pbwn_repro.models import Ladder, OwnModel, TaskName, find
 
@@ -124,7 +125,7 @@ class Supervised(Task):
             except Exception as error:
                 raise UsageError(
                     f"{found.name} fails on inputs of shape {tuple(inputs.shape)} and type {inputs.dtype} with "
-                    f"{type(error).__name__}: {error}"
+                    f"{type(error).__name__}: {error}{where(error)}"
                 ) from error
             found.check_scores(scores, inputs, (*self.batch(0)[1][:2].shape, self.num_classes))
             model.train()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,14 @@ from typer.testing import CliRunner
 
 import cli_surface
 import pbwn
+import pbwn_repro
 from pbwn_repro import catalog, cli, exit_codes, methods, models
 from pbwn_repro.cli import EPILOG, app
 from pbwn_repro.commands import names
 from pbwn_repro.config import ConfigError
 from pbwn_repro.data import DataError, UnknownSetError
 from pbwn_repro.data.published import KNOWN_SETS
+from pbwn_repro.data.text import KNOWN_TEXTS
 from pbwn_repro.errors import UsageError
 
 REPRODUCE = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
@@ -85,11 +88,43 @@ def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatc
         assert (end.value.code, capsys.readouterr().err) == (code, f"pbwn: {error}\n")
 
 
+def test_an_error_of_the_system_s_names_the_file_and_no_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "app", tmp_path.read_text)
+    with pytest.raises(SystemExit):
+        cli.run()
+    assert capsys.readouterr().err == f"pbwn: {tmp_path}: Is a directory\n"
+
+
 def test_the_names_that_complete_are_the_names_that_there_are():
     assert (*catalog.ARTEFACTS, *catalog.EXPERIMENTS) == names.artefacts()
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
-    assert tuple(KNOWN_SETS) == names.sets()
+    assert (*KNOWN_SETS, *KNOWN_TEXTS) == names.sets()
+
+
+A_METHOD = """
+from pbwn_repro.methods.method import Method
+
+METHODS = {"mine": Method("Mine")}
+"""
+A_MODEL = """
+from torch import nn
+from pbwn_repro.models.family import Family
+
+FAMILIES = (Family(pattern="mine", members=("mine",), constructor=nn.Identity, recipe={}),)
+"""
+
+
+@pytest.mark.parametrize(("part", "file"), [("methods", A_METHOD), ("models", A_MODEL)], ids=["a method", "a model"])
+def test_a_new_file_is_all_that_it_takes(part, file, tmp_path):
+    suite = Path(pbwn_repro.__file__).parent
+    shutil.copytree(suite, tmp_path / suite.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / suite.name / part / "mine.py").write_text(file)
+    found = f"from pbwn_repro import {part}; from pbwn_repro.commands import names; print('mine' in {part}.names(), "
+    found += f"{part}.names() == names.{'networks' if part == 'models' else part}())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(suite.parent)))}
+    done = subprocess.run([sys.executable, "-c", found], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
 
 
 COMPLETIONS = {
@@ -99,6 +134,7 @@ COMPLETIONS = {
     ("train", "--model", "vgg"): ("vgg-e",),
     ("inspect", "wrn"): ("wrn-16-4",),
     ("data", "get", "cifar"): ("cifar10", "cifar100"),
+    ("train", "--data", "s"): ("sentences", "svhn", "shakespeare"),
     ("docto",): ("doctor",),
 }
 

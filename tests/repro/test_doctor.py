@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.metadata import metadata
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +22,9 @@ def package(folder, name, code, version="0.1"):
     """An installed package whose import does as told."""
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").write_text(code)
-    metadata = folder / f"{name}-{version}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    facts = folder / f"{name}-{version}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     return folder
 
 
@@ -171,3 +172,7 @@ def test_a_damaged_data_set_fails_and_is_named(tmp_path):
     assert done.exit_code == 1
     assert "fail  data mnist: damaged" in done.output
     assert "pbwn data check mnist" in done.output
+
+
+def test_the_extras_that_it_asks_for_are_those_that_there_are():
+    assert set(examination.OPTIONAL) <= set(metadata("pbwn").get_all("Provides-Extra"))

@@ -23,5 +23,11 @@ def test_three_steps_have_the_losses_that_were_written_down(case):
         assert found == pytest.approx(known, rel=1e-5), "if you meant it: python tests/golden.py --all"
 
 
+def test_losses_of_two_machines_are_never_stored_together():
+    elsewhere = {"machine": {**STORED["machine"], "processor": "another"}, "losses": STORED["losses"]}
+    with pytest.raises(SystemExit, match="renew all of them with --all"):
+        golden.completed(elsewhere, golden.CASES)
+
+
 def test_every_loss_that_is_stored_is_compared():
     assert STORED["losses"].keys() == golden.CASES.keys()

@@ -74,7 +74,7 @@ def test_wishes_are_those_of_attach(inspect):
 
 
 MISUSES = {
-    "no such network": (["resnet20"], "unknown network 'resnet20': did you mean 'resnet-20'?"),
+    "no such network": (["resnet20"], "unknown model 'resnet20': did you mean 'resnet-20'?"),
     "a way to name one's own": (["my_models"], "For a model of your own, write MODULE:CALLABLE"),
     "a depth that cannot be": (["resnet-21"], "resnet-21 cannot be built: resnet: depth 21"),
     "an option that it lacks": (
@@ -84,7 +84,10 @@ MISUSES = {
     "nothing behind the colon": (["my_models:"], "'my_models:' names no model"),
     "no such module": (["my_modles:build"], "there is no module 'my_modles': install it, or start in the folder"),
     "a module that lacks another": (["my_needs:build"], "module 'my_needs' needs 'no_such_package'"),
-    "a script": (["my_script:build"], "module 'my_script' cannot be imported (SystemExit: usage: my_script FILE)"),
+    "a script": (
+        ["my_script:build"],
+        "module 'my_script' cannot be imported (SystemExit: usage: my_script FILE at my_script.py:1)",
+    ),
     "a slip of the pen": (["my_slip:build"], "module 'my_slip' cannot be imported (SyntaxError: "),
     "no such name": (["my_models:bild"], "module 'my_models' has no 'bild': did you mean 'build'?"),
     "no model": (["my_models:number"], "my_models:number is of type int: a model, or what returns one, is needed"),

@@ -191,7 +191,10 @@ def test_the_authors_start_differs_by_method_as_in_their_code():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pbnw", r"unknown method 'pbnw': did you mean 'pbwn'\? Choose from normal, wn, .*, pbwn-t<k> .* max-norm-<c>"),
+        (
+            "pbnw",
+            r"unknown method 'pbnw': did you mean 'pbwn'\? Choose from normal, .*, pbwn-t<k> .* max-norm-<c>",
+        ),
         ("pbwn-t0", "unknown method 'pbwn-t0'"),
         ("max-norm-0", "unknown method 'max-norm-0'"),
         ("adam", "Choose from normal"),

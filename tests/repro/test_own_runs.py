@@ -2,6 +2,7 @@
 
 import html
 import json
+import subprocess
 import sys
 
 import pytest
@@ -30,9 +31,26 @@ def looks_at_values(num_classes):
     assert model[1].weight.sum().item() < 100  # which no meta tensor can answer
     return model
 
+def any_options(**options):
+    return build(image_size=8, **options)
+
+def divides(num_classes):
+    return build(num_classes // 0, 8)
+
+def takes_seven(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, num_classes))
+
+class Fails(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+
+    def forward(self, images):
+        return images.nonsense
+
 def embedding(num_classes, context):
     return nn.Embedding(num_classes, num_classes)
 """
+CHANGED = "own_models:build changed after a run that is done: to run it again, choose another --out"
 SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 
 
@@ -40,6 +58,7 @@ SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 def here(monkeypatch, capsys, tmp_path):
     """A command in a folder with the user's module: its exit code and what it printed to both outputs."""
     (tmp_path / "own_models.py").write_text(MODULE)
+    (tmp_path / "own_broken.py").write_text("\nbuild = bulid\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PBWN_CACHE", str(tmp_path / "cache"))
@@ -79,7 +98,14 @@ def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
     (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
     code, _, told = here(*words)
     assert code == 0
-    assert "own_models:build has changed since this run was started: for a run with it, choose another --out" in told
+    assert CHANGED in told
+
+
+def test_a_sweep_of_finished_runs_whose_model_has_changed_says_so_once(here, tmp_path):
+    words = ("sweep", "--model", "own_models:build", *SHORT, "--quiet")
+    assert here(*words) == (0, "2 of 2 runs done (runs)\n", "")
+    (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
+    assert here(*words) == (0, f"{CHANGED}\n2 of 2 runs done (runs)\n", "")
 
 
 @pytest.mark.parametrize(
@@ -89,12 +115,37 @@ def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
         ("own_models:bulid", (), "module 'own_models' has no 'bulid': did you mean 'build'?"),
         ("own_models:build", ("--set", "model_options.depth=2"), "unexpected keyword argument 'depth'"),
         ("own_models:build", ("--set", "model_options.num_classes=2"), "it follows from the data and cannot be set"),
+        ("own_models:build", ("--set", "model_options.depth=2"), "given as --set model_options.NAME=VALUE"),
         ("own_models:embedding", ("--data", "sentences"), "own_models:embedding: nothing to constrain"),
+        (
+            "own_models:divides",
+            (),
+            "ZeroDivisionError: integer division or modulo by zero at own_models.py:",
+        ),
+        ("own_models:Fails", (), "AttributeError: 'Tensor' object has no attribute 'nonsense' at own_models.py:"),
+        ("own_models:takes_seven", (), "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x64 and 7x10)\n"),
+        ("own_broken:build", (), "cannot be imported (NameError: name 'bulid' is not defined at own_broken.py:2)"),
     ],
 )
 def test_a_model_that_cannot_be_trained_says_what_to_change(model, more, words, here):
     code, _, told = here("train", "--model", model, *SHORT, *more)
     assert (code, words in told) == (USAGE, True), told
+
+
+def test_a_package_that_a_method_of_the_user_s_lacks_is_not_blamed_on_the_suite(tmp_path):
+    lines = ["from pbwn_repro.methods import Method", "class Lazy(Method):", "    def prepare(self, model, layers):"]
+    (tmp_path / "own_methods.py").write_text("\n".join([*lines, "        import notthere_lib", ""]))
+    words = ("train", "--model", "mlp", *SHORT, "--method", "own_methods:Lazy")
+    command = [sys.executable, "-m", "pbwn_repro", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "pip install" not in done.stderr
+    assert "own_methods.py" in done.stderr
+    assert done.stderr.endswith("No module named 'notthere_lib'\n")
+
+
+def test_a_callable_that_takes_any_options_is_told_the_number_of_classes(here):
+    code, said, told = here("train", "--model", "own_models:any_options", *SHORT)
+    assert (code, "test error" in said) == (0, True), told
 
 
 GRID = ("--methods", "normal,pbwn", "--rates", "0.1,0.3,1", "--decays", "0,5e-4", "--seeds", "2")
@@ -200,8 +251,12 @@ def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
     [
         (("--rates", "0.1,fast"), "--rates '0.1,fast': write numbers with commas between them"),
         (("--rates", ","), "--rates ',': nothing is listed"),
-        (("--rates", "0.1,-1"), "optimizer.sgd.lr: Input should be greater than 0"),
+        (("--rates", "0.1,-1"), "optimizer.lr: Input should be greater than 0"),
         (("--methods", "normal,pbnw"), "unknown method 'pbnw'"),
+        (("--set", "seed=4"), "--set seed=4: --seeds decides on seed; leave one of the two out"),
+        (("--rates", "0.1", "--set", "optimizer.lr=1"), "--set optimizer.lr=1: --rates decides on optimizer.lr"),
+        (("--model", "own_models:regression"), "returns scores of shape (2, 1) for inputs of shape (2, 1, 8, 8)"),
+        (("--model", "own_models:embedding", "--data", "sentences"), "own_models:embedding: nothing to constrain"),
         (("--jobs", "0"), "--jobs 0: at least 1 run at a time is needed"),
     ],
 )

@@ -29,7 +29,7 @@ def option(
 
 
 MODEL = option(
-    "The network, such as resnet-20, or MODULE:CALLABLE for your own.",
+    "The model, such as resnet-20, or MODULE:CALLABLE for your own.",
     metavar="NAME",
     completion=completing(also=networks),
 )

@@ -33,7 +33,7 @@ def bench(
     ] = None,
     network: Annotated[
         list[str] | None,
-        typer.Option(help="Only this network; may be repeated.", autocompletion=completing(also=networks)),
+        typer.Option(help="Only this model; may be repeated.", autocompletion=completing(also=networks)),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a training step.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Training steps of each method.")] = None,

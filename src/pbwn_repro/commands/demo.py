@@ -107,7 +107,8 @@ def what_it_says(errors: Errors) -> Iterator[str]:
         )
     yield (
         f"One of the {IMAGES} test images is {100 / IMAGES:.2f} points, and two seeds of one setting can differ by "
-        "several: smaller differences are noise. The paper's networks and data: pbwn reproduce figure-2a --scale paper."
+        "several points: smaller differences are noise. The paper's networks and data: "
+        "pbwn reproduce figure-2a --scale paper."
     )
 
 

@@ -22,7 +22,7 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="MODULE:CALLABLE that returns a model, or a network of the paper such as resnet-20.",
+            help="MODULE:CALLABLE that returns a model, or a model of the paper such as resnet-20.",
             autocompletion=completing(also=networks),
         ),
     ],
@@ -70,7 +70,7 @@ def inspect(
     """Show which weights of a model would be constrained, over which axes, and which not, and why.
 
     Nothing is attached and nothing is changed. Modules are found in the current folder too. With --invariance the
-    model is called with random inputs: those of a network of the paper are known, those of another model are --inputs.
+    model is called with random inputs: those of a model of the paper are known, those of another model are --inputs.
 
     Examples: pbwn inspect resnet-20; pbwn inspect mymodels:build --set depth=12 --skip '*.gate';
     pbwn inspect torch.nn:Transformer --set d_model=64
@@ -115,7 +115,7 @@ def inspect(
 
 
 def _usual_inputs(network: Network, arguments: Mapping[str, Any]) -> list[str]:
-    """The shape of what a network of the paper takes: its images, or characters of a text."""
+    """The shape of what a model of the paper takes: its images, or characters of a text."""
     import inspect as signatures
 
     taken = signatures.signature(network.family.constructor).parameters
@@ -146,7 +146,7 @@ def _random_input(text: str) -> Tensor:
 
 
 def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
-    """The network, or what a name of the user's stands for: here that may be a model that is built already."""
+    """A model of the paper, or what a name of the user's stands for: here that may be a model that is built already."""
     from torch import nn
 
     from pbwn_repro.importing import imported, is_own
@@ -157,7 +157,7 @@ def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
             return network.build(**arguments)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{network.name} cannot be built: {error}") from error
-    found = imported(network.name, kind="model", example=f"{OWN_EXAMPLE}, or the name of a network")
+    found = imported(network.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
     if not isinstance(found, nn.Module):
         return network.build(**arguments)
     if arguments:

@@ -29,9 +29,10 @@ def networks() -> tuple[str, ...]:
 
 
 def methods() -> tuple[str, ...]:
-    """The keys of the registry of methods."""
-    [registry] = _assigned(SUITE / "methods" / "__init__.py", "METHODS")
-    return tuple(ast.literal_eval(key) for key in registry.keys)
+    """The keys of every file's registry of methods."""
+    files = sorted((SUITE / "methods").glob("*.py"))
+    registries = [found for file in files for found in _assigned(file, "METHODS") if isinstance(found, ast.Dict)]
+    return tuple(ast.literal_eval(key) for registry in registries for key in registry.keys if key is not None)
 
 
 def artefacts() -> tuple[str, ...]:
@@ -44,10 +45,11 @@ def artefacts() -> tuple[str, ...]:
 
 
 def sets() -> tuple[str, ...]:
-    """The published sets."""
-    [known] = _assigned(SUITE / "data" / "published.py", "KNOWN_SETS")
-    listed = (node for node in ast.walk(known) if isinstance(node, ast.Tuple))
-    return tuple(_in_words(element.id) for element in next(listed).elts if isinstance(element, ast.Name))
+    """The published sets and texts."""
+    known = (("published.py", "KNOWN_SETS"), ("text.py", "KNOWN_TEXTS"))
+    found = [value for file, name in known for value in _assigned(SUITE / "data" / file, name)]
+    listed = [next(node for node in ast.walk(value) if isinstance(node, ast.Tuple)) for value in found]
+    return tuple(_in_words(each.id) for names in listed for each in names.elts if isinstance(each, ast.Name))
 
 
 def data_sets() -> tuple[str, ...]:

@@ -180,6 +180,8 @@ def summarise(result: Sweep, out: Path) -> None:
         print(f"{job.title}: {described(ending)}")
         if (job.path / LOG).exists():
             print(f"    log: {job.path / LOG}")
+    for message in dict.fromkeys(ending.message for _, ending in result.having("there") if ending.message):
+        print(message)
     before, now = len(result.having("there")), len(result.having("done"))
     total = len(result.ended) + len(result.waiting)
     words = f"{before + now} of {total} {'run' if total == 1 else 'runs'} done" + (

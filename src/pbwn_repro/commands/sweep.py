@@ -74,6 +74,7 @@ def sweep(
     from pbwn_repro.runs.sweep import sweep as run_all
     from pbwn_repro.runs.view import view_for
 
+    _refuse_axes(set_ or [], rates=rates, decays=decays)
     given = {"model": model, "data": data, "epochs": epochs, "steps": steps, "batch_size": batch_size}
     chosen = {name: value for name, value in given.items() if value is not None}
     grid = Grid(
@@ -99,6 +100,17 @@ def sweep(
     if not quiet and result.having("there", "done"):
         typer.echo(f"`pbwn report {out}` shows them")
     raise typer.Exit(sweep_code(result))
+
+
+def _refuse_axes(assignments: list[str], **given: str | None) -> None:
+    """Refuse a field by --set that the grid sets too."""
+    options = {"seed": "--seeds", "method": "--methods"}
+    options |= {"optimizer.lr": "--rates", "lr": "--rates"} if given["rates"] else {}
+    options |= {"optimizer.weight_decay": "--decays", "weight_decay": "--decays"} if given["decays"] else {}
+    for assignment in assignments:
+        field = assignment.partition("=")[0]
+        if field in options:
+            raise UsageError(f"--set {assignment}: {options[field]} decides on {field}; leave one of the two out")
 
 
 def _listed(name: str, text: str | None, kind: Callable[[str], Any]) -> tuple[Any, ...]:

@@ -40,7 +40,7 @@ def train(
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, option("float32 (default), or mixed precision.")
     ] = None,
-    compile: Annotated[bool | None, option("Compile the network.", "--compile/--no-compile")] = None,
+    compile: Annotated[bool | None, option("Compile the model.", "--compile/--no-compile")] = None,
     evaluate_every: Annotated[int | None, option("Steps between evaluations; each epoch if not given.")] = None,
     checkpoint_every: Annotated[int | None, option("Steps between checkpoints; each epoch if not given.")] = None,
     log_every: Annotated[int | None, option("Steps between lines of metrics.")] = None,
@@ -66,9 +66,9 @@ def train(
         bool, option("Show configuration, constrained weights and an estimate; run nothing.", "--dry-run")
     ] = False,
 ) -> None:
-    """Train one network. Run the same command to resume an interrupted run; a finished one is not run again.
+    """Train one model. Run the same command to resume an interrupted run; a finished one is not run again.
 
-    What is not given comes from the paper's recipe for the network. Several processes:
+    What is not given comes from the paper's recipe for the model. Several processes:
     torchrun --nproc-per-node 2 -m pbwn_repro train ...
     """
     chosen = {name: value for name, value in locals().items() if name not in _NOT_FIELDS and value is not None}

@@ -76,7 +76,7 @@ class Batches:
             )
         if len(self) == 0:
             held = f"a split of {len(self.split)} images has no batch of {self.batch_size}"
-            raise UsageError(f"{held}: lower batch_size, or last='keep'")
+            raise UsageError(f"{held}: lower batch_size")
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch."""

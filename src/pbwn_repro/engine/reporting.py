@@ -61,7 +61,7 @@ class Lines(Quiet):
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
         """Name the run and where it stands."""
         self._total, self._first, self._started, self._printed = total, step, time.monotonic(), 0.0
-        self._unit, self._named = unit, -1
+        self._unit, self._value = unit, ""
         self.message(f"{name}: {f'resuming at step {step:,} of' if step else 'starting,'} {total:,} steps")
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
@@ -69,16 +69,16 @@ class Lines(Quiet):
         now = time.monotonic()
         if now - self._printed < SECONDS_BETWEEN_LINES:
             return
-        self._printed, self._named = now, step
+        self._printed = now
         left = (now - self._started) / max(1, step - self._first) * (self._total - step)
         self.message(
-            f"step {step:,}/{self._total:,}  loss {loss:.4f}  {speed:,.0f} {self._unit}/s  {duration(left)} left"
+            f"step {step:,}/{self._total:,}  loss {loss:.4f}{self._value}  {speed:,.0f} {self._unit}/s  "
+            f"{duration(left)} left"
         )
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Print the value; a step that a line has just named is not named again."""
-        where = "    " if step == self._named else f"step {step:,}/{self._total:,}"
-        self.message(f"{where}  {metric.words} {metric.shown(value)}")
+        """Show the value in the lines to come."""
+        self._value = f"  {metric.words} {metric.shown(value)}"
 
 
 class Bar(Quiet):

@@ -23,7 +23,6 @@ from pbwn_repro.engine.finite import LossWatch, NonFiniteError
 from pbwn_repro.engine.metrics import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
-from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from pbwn_repro.engine.signals import Interrupted, StopRequest
 from pbwn_repro.engine.state import NormWatch, estimate_statistics, export
 from pbwn_repro.errors import UsageError
@@ -198,10 +197,10 @@ class Training:
         """One real step: gradient, a look at it, update."""
         config, step = self.config, self.progress.step
         torch.manual_seed(random_seed(config.seed, "step", *divmod(step, self.steps_per_epoch), self.place.rank))
-        rate = learning_rate(config, step, self.steps_per_epoch, self.total_steps)
+        rate = config.schedule.rate(config.optimizer.lr, step, self.steps_per_epoch, self.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        if resets_momentum(config, step, self.steps_per_epoch):
+        if config.schedule.resets_momentum(step, self.steps_per_epoch):
             for moments in self._optimizer.state.values():
                 if (buffer := moments.get("momentum_buffer")) is not None:  # without momentum there is none
                     buffer.zero_()
@@ -228,8 +227,8 @@ class Training:
         step, problem = found or (self.progress.step + 1, "another process found a value that is not finite")
         if self.config.on_nonfinite == "stop":
             raise NonFiniteError(
-                f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or resume without "
-                "such steps with --on-nonfinite skip.",
+                f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or skip such "
+                "steps with --set on_nonfinite=skip (pbwn train, pbwn sweep).",
                 step,
             )
         self._reporter.message(f"step {step:,}: {problem}; the step is skipped")
@@ -332,6 +331,11 @@ class Training:
                 estimate_statistics(self.model, self._task.inputs(), self.place)
                 exported = self._scores()[shown.name]
             after = self.projection.check()
+        if progress.metrics[shown.name] is None or exported is None:
+            raise NonFiniteError(
+                f"step {progress.step:,}: the {shown.words} at the end is not finite. Lower the learning rate.",
+                progress.step,
+            )
         result = {
             "run": config.hash,
             shown.name: progress.metrics[shown.name],

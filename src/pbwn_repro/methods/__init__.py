@@ -1,22 +1,22 @@
 """The compared methods, each an object: what it does to a model, which optimizer it takes, when it projects.
 
-A method of your own is a class derived from `Method`, in any module that can be imported:
-`pbwn train --method mypackage.mymethods:Mine`.
+A file that is here is known by its `METHODS`. A method of your own is a class derived from `Method`, in any module that
+can be imported: `pbwn train --method mypackage.mymethods:Mine`.
 """
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Mapping
+from importlib import import_module
 
 import pbwn
 from pbwn_repro.errors import UsageError, listed
-from pbwn_repro.importing import imported, is_own
+from pbwn_repro.importing import imported, is_own, where
 from pbwn_repro.methods.method import Decay, Method, OptimizerSettings
-from pbwn_repro.methods.path_sgd import PathNormalized
 from pbwn_repro.methods.projections import Projection, ProjectionByProducts, UnitStart
-from pbwn_repro.methods.reparametrizations import OrthogonalWeightNormalization, WeightNormalization
-from pbwn_repro.methods.spheres import SGDG, AdamG, GeooptSGD, GreatCircles
+from pbwn_repro.methods.reparametrizations import WeightNormalization
 
 __all__ = [
     "METHODS",
@@ -34,28 +34,10 @@ __all__ = [
     "title",
 ]
 
-_SPHERE = pbwn.UnitNorm()
 METHODS: Mapping[str, Method] = {
-    "normal": Method("Normal"),
-    "wn": WeightNormalization("WN"),
-    "pbwn-riem": Projection("PBWN-Riem", _SPHERE, gradient="riemannian"),
-    "pbwn": Projection("PBWN", _SPHERE),
-    "pbwn-epoch": Projection("PBWN-Epoch", _SPHERE, every=None),
-    "pbwn-riem-nxn": ProjectionByProducts("PBWN-Riem, n x n", _SPHERE),
-    "pbwn-tangent": Projection("PBWN, tangent", _SPHERE, step="tangent"),
-    "pbwn-angle": Projection("PBWN, angle", _SPHERE, step="angle"),
-    "pbwn-angle-matrix": Projection("Angle per matrix", pbwn.UnitNorm(radius="initial"), step="angle", per="matrix"),
-    "unit-start": UnitStart("Unit start"),
-    "max-norm": Projection("Max-norm", pbwn.MaxNorm(3.0)),
-    "pbwn-outgoing": Projection("PBWN, outgoing", _SPHERE, direction="outgoing"),
-    "pbwn-initial": Projection("PBWN, initial radius", pbwn.UnitNorm("initial")),
-    "decay": Decay("Weight decay"),
-    "own": OrthogonalWeightNormalization("OWN"),
-    "path-sgd": PathNormalized("Path-SGD"),
-    "sgd-g": GreatCircles("SGD-G", SGDG, factor=0.05),
-    "sgd-g-unclipped": GreatCircles("SGD-G, not clipped", SGDG, factor=0.05, clip=None),
-    "adam-g": GreatCircles("Adam-G", AdamG, factor=0.2),
-    "geoopt-rsgd": GeooptSGD("geoopt's RSGD"),
+    name: found
+    for module in pkgutil.iter_modules(__path__)
+    for name, found in getattr(import_module(f"{__name__}.{module.name}"), "METHODS", {}).items()
 }
 _INTERVAL = re.compile(r"pbwn-t([1-9]\d*)")
 _LIMIT = re.compile(r"max-norm-(\d+(?:\.\d+)?)")
@@ -90,7 +72,7 @@ def method(name: str) -> Method:
         return _own(name)
     interval = _INTERVAL.fullmatch(name)
     if interval:
-        return Projection(f"PBWN-T{interval[1]}", _SPHERE, every=int(interval[1]))
+        return Projection(f"PBWN-T{interval[1]}", pbwn.UnitNorm(), every=int(interval[1]))
     limit = _LIMIT.fullmatch(name)
     if limit and float(limit[1]) > 0:
         return Projection(f"Max-norm {limit[1]}", pbwn.MaxNorm(float(limit[1])))
@@ -108,7 +90,7 @@ def _own(name: str) -> Method:
         try:
             found = found()
         except Exception as error:
-            raise UsageError(f"{name}() failed with {type(error).__name__}: {error}") from error
+            raise UsageError(f"{name}() failed with {type(error).__name__}: {error}{where(error)}") from error
     if not isinstance(found, Method):
         raise UsageError(
             f"{name} is {found!r}: a class derived from pbwn_repro.methods.Method, or an object of one, is needed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from torch import nn
@@ -81,11 +81,20 @@ class Decay(Method):
         """The configuration's optimizer, with groups of parameters that do not decay beside those that do."""
         optimizer = settings.make(model)
         weights = {id(weight.tensor) for weight in pbwn.select(model, **layers).constrained}
-        groups = []
-        for group in optimizer.param_groups:
-            decayed = [each for each in group["params"] if id(each) in weights]
-            others = [each for each in group["params"] if id(each) not in weights]
-            groups += [{**group, "params": decayed, "weight_decay": settings.weight_decay}] if decayed else []
-            groups += [{**group, "params": others, "weight_decay": 0.0}] if others else []
-        optimizer.param_groups[:] = groups
+        spare_decay(optimizer, [each for each in model.parameters() if id(each) not in weights])
         return optimizer
+
+
+def spare_decay(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Move parameters into groups of their own that have no weight decay and are alike in everything else."""
+    spared = {id(parameter) for parameter in parameters}
+    for group in list(optimizer.param_groups):
+        ours = [each for each in group["params"] if id(each) in spared]
+        if ours and group["weight_decay"]:
+            group["params"] = [each for each in group["params"] if id(each) not in spared]
+            optimizer.add_param_group({**group, "params": ours, "weight_decay": 0.0})
+            if not group["params"]:
+                optimizer.param_groups.remove(group)
+
+
+METHODS: Mapping[str, Method] = {"normal": Method("Normal"), "decay": Decay("Weight decay")}

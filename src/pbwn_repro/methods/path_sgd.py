@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -94,3 +94,6 @@ def chain(model: nn.Module) -> list[nn.Parameter]:
             "other parameters: choose another method"
         )
     return found
+
+
+METHODS: Mapping[str, Method] = {"path-sgd": PathNormalized("Path-SGD")}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import pbwn
-from pbwn_repro.methods.method import Method, OptimizerSettings
+from pbwn_repro.methods.method import Method, OptimizerSettings, spare_decay
 from pbwn_repro.models.family import Layers
 
 
@@ -69,7 +69,7 @@ class Projection(Method):
         optimizer = settings.make(model)
         if self._step == "angle":
             weights = pbwn.select(model, per=self._per, **layers).constrained
-            _spare_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
+            spare_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
         return optimizer
 
     def attach(
@@ -101,18 +101,6 @@ class Projection(Method):
         """Project, if that is when."""
         if self.projects_after_each_epoch and projection is not None:
             projection.project()
-
-
-def _spare_decay(optimizer: Optimizer, weights: Iterable[nn.Parameter]) -> None:
-    """Move weights into groups of their own that have no weight decay and are alike in everything else."""
-    spared = {id(weight) for weight in weights}
-    for group in list(optimizer.param_groups):
-        ours = [weight for weight in group["params"] if id(weight) in spared]
-        if ours and group["weight_decay"]:
-            group["params"] = [weight for weight in group["params"] if id(weight) not in spared]
-            optimizer.add_param_group({**group, "params": ours, "weight_decay": 0.0})
-            if not group["params"]:
-                optimizer.param_groups.remove(group)
 
 
 class ProjectionByProducts(Projection):
@@ -156,3 +144,19 @@ def _make_tangent_by_products(weights: Iterable[Any]) -> None:
         inner = (rows @ gradients.flatten(1).T) * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
         normal = (inner @ rows) / rows.square().sum(dim=1, keepdim=True)
         gradients -= normal.view(gradients.shape)
+
+
+_SPHERE = pbwn.UnitNorm()
+METHODS: Mapping[str, Method] = {
+    "pbwn": Projection("PBWN", _SPHERE),
+    "pbwn-riem": Projection("PBWN-Riem", _SPHERE, gradient="riemannian"),
+    "pbwn-epoch": Projection("PBWN-Epoch", _SPHERE, every=None),
+    "pbwn-riem-nxn": ProjectionByProducts("PBWN-Riem, n x n", _SPHERE),
+    "pbwn-tangent": Projection("PBWN, tangent", _SPHERE, step="tangent"),
+    "pbwn-angle": Projection("PBWN, angle", _SPHERE, step="angle"),
+    "pbwn-angle-matrix": Projection("Angle per matrix", pbwn.UnitNorm("initial"), step="angle", per="matrix"),
+    "unit-start": UnitStart("Unit start"),
+    "max-norm": Projection("Max-norm", pbwn.MaxNorm(3.0)),
+    "pbwn-outgoing": Projection("PBWN, outgoing", _SPHERE, direction="outgoing"),
+    "pbwn-initial": Projection("PBWN, initial radius", pbwn.UnitNorm("initial")),
+}

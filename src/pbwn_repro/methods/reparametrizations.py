@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
@@ -118,3 +120,9 @@ class _Whitening(torch.autograd.Function):
         of_root = vectors @ (divided * (vectors.mT @ (upper @ wide.mT) @ vectors)) @ vectors.mT
         of_rows: Tensor = inverse_root @ upper + (of_root + of_root.mT) @ wide
         return of_rows.to(gradient.dtype)
+
+
+METHODS: Mapping[str, Method] = {
+    "wn": WeightNormalization("WN"),
+    "own": OrthogonalWeightNormalization("OWN"),
+}

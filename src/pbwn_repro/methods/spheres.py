@@ -11,7 +11,7 @@ On the Grassmann manifold G(1, n), y and -y are the same point; the formulas are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -253,3 +253,11 @@ def _geoopt() -> Any:
     except ImportError as error:
         raise UsageError("geoopt-rsgd needs geoopt, which is not installed: pip install geoopt") from error
     return geoopt
+
+
+METHODS: Mapping[str, Method] = {
+    "sgd-g": GreatCircles("SGD-G", SGDG, factor=0.05),
+    "sgd-g-unclipped": GreatCircles("SGD-G, not clipped", SGDG, factor=0.05, clip=None),
+    "adam-g": GreatCircles("Adam-G", AdamG, factor=0.2),
+    "geoopt-rsgd": GeooptSGD("geoopt's RSGD"),
+}

@@ -53,7 +53,7 @@ def find(name: str) -> Network:
         if match := re.fullmatch(family.pattern, name):
             return Network(name, family, tuple(map(int, match.groups())))
     general = "also resnet-<6n+2> and wrn-<6n+4>-<width>"
-    raise UsageError(f"unknown network {name!r}: {listed(name, names())}, {general}")
+    raise UsageError(f"unknown model {name!r}: {listed(name, names())}, {general}")
 
 
 def recipe(name: str) -> dict[str, Any]:

@@ -85,6 +85,7 @@ FAMILIES = (
         members=("char-gpt",),
         constructor=CharGPT,
         task="language",
+        work="linear",
         layers={"output_layer": "head"},  # embeddings are left alone anyway
         recipe={
             "data": {"name": "sentences", "context": 128},

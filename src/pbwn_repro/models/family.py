@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from pbwn_repro.errors import UsageError, listed
-from pbwn_repro.importing import imported
+from pbwn_repro.importing import imported, where
 from pbwn_repro.models.initialisation import Scheme, initialise
 
 Init = Literal["paper", "authors", "lecun"]
@@ -41,6 +41,7 @@ class Family:
         layers: the weights that a method constrains; `authors_layers` those that the authors' code does, if others.
         free_at_start: the methods whose first projection comes after the first step, as in the authors' code.
         task: what the network is for.
+        work: the layers that take most of its time, by which estimates know how fast it is.
     """
 
     pattern: str
@@ -54,6 +55,7 @@ class Family:
     authors_layers: Layers | None = None
     free_at_start: Collection[str] = ()
     task: TaskName = "classification"
+    work: Literal["convolutional", "linear"] = "convolutional"
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,13 @@ class OwnModel(Network):
         return None
 
     def accepted(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Of what the data tell, the arguments that the callable names."""
+        """Of what the data tell, the arguments that the callable names; with **options, the number of classes."""
         try:
             taken = inspect.signature(self._callable()).parameters
         except (TypeError, ValueError):  # of what is not written in Python
             return {}
-        return {name: value for name, value in told.items() if name in taken}
+        taken_in_any_case = ["num_classes"] if any(each.kind is each.VAR_KEYWORD for each in taken.values()) else []
+        return {name: value for name, value in told.items() if name in (*taken, *taken_in_any_case)}
 
     def build(self, *, init: str | Scheme | None = "paper", **options: Any) -> nn.Module:
         """Call what the name stands for; its weights start as it leaves them."""
@@ -166,7 +169,7 @@ class OwnModel(Network):
         )
 
     def _callable(self) -> Callable[..., Any]:
-        found = imported(self.name, kind="model", example=f"{OWN_EXAMPLE}, or the name of a network")
+        found = imported(self.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
         if isinstance(found, nn.Module):
             raise UsageError(
                 f"{self.name} is a model already: name the function that builds one, so that the seed sets its weights"
@@ -193,10 +196,14 @@ def call_for_model(target: str, maker: Callable[..., Any], arguments: Mapping[st
     try:
         made = maker(**arguments)
     except (Exception, SystemExit) as error:
-        hint = ". Arguments are given as --set NAME=VALUE" if isinstance(error, TypeError) else ""
+        hint = (
+            ". Arguments are given as --set model_options.NAME=VALUE (to pbwn inspect as --set NAME=VALUE)"
+            if isinstance(error, TypeError)
+            else ""
+        )
         raise UsageError(
             f"{target}({', '.join(f'{name}={value!r}' for name, value in arguments.items())}) failed with "
-            f"{type(error).__name__}: {error}{hint}"
+            f"{type(error).__name__}: {error}{where(error)}{hint}"
         ) from error
     if not isinstance(made, nn.Module):
         raise UsageError(f"{target} returned something of type {type(made).__name__}: a torch.nn.Module is needed")

@@ -318,6 +318,7 @@ FAMILIES = (
         authors=torch7_scale(UNIFORM),
         layers={**CLASSIFIER_FREE, "skip": ["decoder.*.combinator.*"]},  # numbers of single units, no neurons
         task="ladder",
+        work="linear",
         recipe={
             "model_options": {"denoising": "authors"},
             "data": {"name": "mnist", "labels": 100},

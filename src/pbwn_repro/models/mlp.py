@@ -67,5 +67,6 @@ FAMILIES = (
         },
         layers={"output_layer": None},  # all of them, the output layer too
         free_at_start=("pbwn-riem", "pbwn-riem-nxn"),  # their first gradient is that of unnormalised weights
+        work="linear",
     ),
 )

@@ -48,7 +48,8 @@ class DamageError(Exception):
 class History:
     """The lines of metrics.jsonl: of the loss (step, mean since the line before) and of evaluations, in order.
 
-    Where no step had a finite loss, there is no line of it. `monitored` are the lines of monitor.jsonl, if any.
+    Where no step had a finite loss, there is no line of it, and no evaluation where its metric was not finite.
+    `monitored` are the lines of monitor.jsonl, if any.
     """
 
     losses: tuple[tuple[int, float], ...] = ()
@@ -237,7 +238,7 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
             line = json.loads(text)
             if "loss" in line:
                 losses.append((int(line["step"]), None if line["loss"] is None else _finite(line["loss"])))
-            else:
+            elif line[metric.name] is not None:
                 evaluations.append(_evaluation(line, metric))
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             raise ValueError(f"{path.name} cannot be read at line {number}") from None
@@ -255,8 +256,9 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
 
 
 def _evaluation(line: dict[str, Any], metric: Metric) -> dict[str, Any]:
-    optional = {*metric.beside.values(), "deviation", "test_loss"}.intersection(line)
-    numbers = {name: _finite(line[name]) for name in ("epoch", metric.name, *optional)}
+    optional = (*metric.beside.values(), "deviation", "test_loss")
+    given = [name for name in optional if line.get(name) is not None]
+    numbers = {name: _finite(line[name]) for name in ("epoch", metric.name, *given)}
     if numbers["epoch"] <= 0:
         raise ValueError("an evaluation comes after a step")
     norms = (

@@ -161,7 +161,6 @@ def _shape(name: str) -> _Shape:
 # One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}
 _GPU_PROBES = {"convolutional": ("vgg-e", (128, 3, 32, 32)), "linear": ("mlp", (4096, 1, 32, 32))}
-_LINEAR = ("mlp", "ladder", "char-gpt")
 _STARTING = 1.0  # seconds until a run takes its first step
 _LINES = 200  # of a run's times: enough for a median
 
@@ -210,7 +209,7 @@ class Speeds:
         shown = self._shown.seconds_of_a_flop(config)
         if shown:
             return work.flops * shown
-        speed = self._probed("linear" if config.model in _LINEAR else "convolutional", self.device)
+        speed = self._probed(models.find(config.model).family.work, self.device)
         return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
 
     @cached_property

@@ -19,7 +19,7 @@ from pbwn_repro.engine.training import Progress, Training
 from pbwn_repro.errors import UsageError
 from pbwn_repro.runs.environment import differences, environment, own_code
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
-from pbwn_repro.tasks import AnySet
+from pbwn_repro.tasks import AnySet, metric_of
 
 
 def execute(
@@ -80,20 +80,23 @@ def _found(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str
     """The result that is there already."""
     if folder.state != "done":
         return None
-    result = folder.read_result()
+    result = folder.read_result(metric_of(config).name)
     folder.agreed(config, reporter.message)
-    for name in _changed_code(config, folder):
-        reporter.message(f"{name} has changed since this run was started: for a run with it, choose another --out")
+    if changed := changed_code(config, folder):
+        reporter.message(changed)
     return result
 
 
-def _changed_code(config: RunConfig, folder: RunFolder) -> list[str]:
-    """The models and methods of the user's whose files are others than those that the run was made with."""
+def changed_code(config: RunConfig, folder: RunFolder) -> str:
+    """Say which models and methods of the user's are in other files than those that a finished run was made with."""
     try:
         before = json.loads(folder.environment.read_text())["own"]
-        return [name for name, digest in own_code(config).items() if before[name] != digest]
+        changed = [name for name, digest in own_code(config).items() if before[name] != digest]
     except (OSError, ValueError, LookupError, TypeError):
-        return []  # nothing is known of then
+        return ""  # nothing is known of then
+    if not changed:
+        return ""
+    return f"{' and '.join(changed)} changed after a run that is done: to run it again, choose another --out"
 
 
 def check_data(config: RunConfig, dataset: AnySet) -> None:

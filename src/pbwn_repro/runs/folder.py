@@ -128,13 +128,13 @@ class RunFolder:
                     f"`pbwn migrate {self.path.parent}`"
                 )
 
-    def read_result(self) -> dict[str, Any]:
-        """The numbers of a finished run."""
+    def read_result(self, *needed: str) -> dict[str, Any]:
+        """What a finished run has found, with the numbers that are needed of it."""
         try:
             found = json.loads(self.result.read_text())
         except ValueError:
             found = None
-        if not isinstance(found, dict) or not found:
+        if not isinstance(found, dict) or not found or not all(_is_number(found.get(name)) for name in needed):
             raise OSError(f"{self.result} is damaged: remove it, and the run resumes")
         return found
 
@@ -203,6 +203,10 @@ def to_json(value: Any) -> bytes:
 
 def _interval(steps: int | None) -> str:
     return "each epoch" if steps is None else f"{steps:,} steps"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

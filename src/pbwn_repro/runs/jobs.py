@@ -12,7 +12,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -28,7 +28,7 @@ from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted
 from pbwn_repro.importing import import_from
 from pbwn_repro.metrics import Metric
-from pbwn_repro.runs.execution import execute
+from pbwn_repro.runs.execution import changed_code, execute
 from pbwn_repro.runs.folder import BusyError, RunFolder, State
 
 SECONDS_BETWEEN_WRITES = 1.0
@@ -130,6 +130,11 @@ class Job(ABC):
         """Where it stands on the disk."""
         return RunFolder(self.path).state
 
+    @property
+    def changed(self) -> str:
+        """If it is done: what has changed since, in a sentence."""
+        return ""
+
     @abstractmethod
     def make(self, device: torch.device, reporter: Reporter) -> None:
         """Do the work, or resume it, in this process."""
@@ -151,6 +156,20 @@ class TrainingJob(Job):
     data_dir: Path | None = None
     cache_dir: Path | None = None
     modules: Path | None = None
+
+    @property
+    def state(self) -> State:
+        """Where it stands on the disk; what has diverged can be resumed if steps are to be skipped from now on."""
+        found = super().state
+        if found == "diverged" and self.config.on_nonfinite == "skip":
+            with suppress(OSError, ValueError):  # what cannot be read stays as it is
+                return "started" if RunFolder(self.path).read_config().on_nonfinite == "stop" else found
+        return found
+
+    @property
+    def changed(self) -> str:
+        """If it is done: the user's model or method, if it is another now."""
+        return changed_code(self.config, RunFolder(self.path))
 
     def make(self, device: torch.device, reporter: Reporter) -> None:
         """Load the data and train."""

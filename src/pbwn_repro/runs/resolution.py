@@ -13,16 +13,13 @@ from pbwn_repro.config import ConfigError, RunConfig, read_config
 from pbwn_repro.data import DataError, DataSet, TextSet, UnknownSetError, is_text, load, original
 from pbwn_repro.data.cache import Store, cache_root
 from pbwn_repro.data.download import Quiet
-from pbwn_repro.data.loading import PLACES, absolute, find_source
-from pbwn_repro.data.text import SHAKESPEARE, find_shakespeare
+from pbwn_repro.data.loading import PLACES, absolute, find_source, usual_preparation
+from pbwn_repro.data.text import KNOWN_TEXTS
 from pbwn_repro.errors import UsageError
 from pbwn_repro.models import recipe
 from pbwn_repro.tasks import AnySet
 
 USUAL_CONTEXT = 128  # of texts, for models that have no recipe
-# How other data are prepared than those of the network's own experiment.
-_NORMALISATION = {"cifar10": "cifar", "cifar100": "cifar", "imagenet": "imagenet"}
-_AUGMENTED = ("cifar10", "cifar100")
 # Options that stand for a field further down.
 _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "labels": "data.labels"}
 
@@ -83,7 +80,7 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     What the data tell is the digest, and the name of a set that is given by its place.
     """
     if "model" not in wishes:
-        raise ConfigError("no network given: pass --model, such as --model resnet-20")
+        raise ConfigError("no model given: pass --model, such as --model resnet-20")
     fields = copy.deepcopy(recipe(wishes["model"]))
     if not fields["data"]["name"] and "data" not in wishes:
         raise ConfigError(
@@ -131,7 +128,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         fields = json.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: there is no such file") from None
-    except json.JSONDecodeError as error:
+    except IsADirectoryError:
+        raise ConfigError(f"--config {path}: a file is needed; this is a folder") from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: not JSON ({error})") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"--config {path}: an object with fields is needed; found {type(fields).__name__}")
@@ -147,13 +146,11 @@ def prepared(data: Mapping[str, Any], name: str) -> dict[str, Any]:
         return dict(data)
     if is_text(name):
         return {"name": name, "context": data.get("context", USUAL_CONTEXT)}
-    usual = {
-        "normalisation": _NORMALISATION.get(original(name), "unit-range"),
-        "augmentation": "authors" if original(name) in _AUGMENTED else "none",
-    }
+    usual = {"normalisation": "unit-range", "augmentation": "none"}
     if original(name) == data["name"]:
-        usual = {"normalisation": "unit-range", "augmentation": "none"}
         usual |= {field: data[field] for field in usual if field in data}
+    else:
+        usual |= usual_preparation(original(name))
     return {"name": name, **usual, **({"labels": data["labels"]} if "labels" in data else {})}
 
 
@@ -212,8 +209,8 @@ class Sources:
         """Whether the set can be had without a download."""
         source = self.source_of(name)
         found = find_source(source, self.data_dir)
-        if source == SHAKESPEARE and self.data_dir is None:
-            return find_shakespeare(Store(cache_root(self.cache_dir), source).files) is not None
+        if source in KNOWN_TEXTS and self.data_dir is None:
+            return KNOWN_TEXTS[source].find(Store(cache_root(self.cache_dir), source).files) is not None
         if found is None:
             return source != "imagenet" or self.data_dir is not None
         if self.data_dir is not None or source != name:

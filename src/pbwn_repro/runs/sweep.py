@@ -94,7 +94,7 @@ def sweep(jobs: Sequence[Job], pool: Pool, view: View | None = None, *, retry: b
 def _sort_in(job: Job, state: Sweep, retry: bool) -> None:
     found = job.state
     if found == "done":
-        state.ended.append((job, Ending("there")))
+        state.ended.append((job, Ending("there", job.changed)))
     elif found == "diverged" and not retry:
         state.ended.append((job, _divergence(RunFolder(job.path).diverged)))
     else:

@@ -70,7 +70,7 @@ class Pace:
 
 
 class LinesView(View):
-    """A line when a run starts and ends, and one on the whole every half minute."""
+    """A line when a run starts and ends, and one on the whole every half minute; why one failed, the summary says."""
 
     def __init__(self, console: Console) -> None:
         """Nothing is printed yet."""
@@ -83,7 +83,7 @@ class LinesView(View):
         for job, ending in sweep.ended:
             if ending.kind != "there":
                 value = final_value(job.path) if ending.kind == "done" else None
-                self._once(job.title, described(ending) + (f", {value[0]} {value[1]}" if value else ""))
+                self._once(job.title, _WORDS[ending.kind] + (f", {value[0]} {value[1]}" if value else ""))
         for job in sweep.running:
             self._once(job.title, "started")
         left = self._pace.seconds_left(sweep, {job.path: read_progress(job.path) for job in sweep.running})

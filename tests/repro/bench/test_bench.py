@@ -98,7 +98,7 @@ def test_a_network_without_images_of_32_by_32_has_no_training_step(tmp_path):
 @pytest.mark.parametrize("part", [(), ("--part", "growth")])
 def test_an_unknown_network_is_refused_before_anything_is_measured(tmp_path, part):
     done = CliRunner().invoke(app, ["bench", "--quick", "--network", "resnet", "--out", str(tmp_path / "bench"), *part])
-    assert "unknown network 'resnet'" in str(done.exception)
+    assert "unknown model 'resnet'" in str(done.exception)
     assert not (tmp_path / "bench").exists()
 
 

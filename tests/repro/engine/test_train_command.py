@@ -35,11 +35,12 @@ def only_folder(out):
 
 
 def test_train_prints_progress_and_the_result(tmp_path):
-    done = pbwn(*QUICK, "--out", tmp_path)
+    done = pbwn(*QUICK, "--evaluate-every", "1", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     folder = only_folder(tmp_path)
     assert done.stdout.startswith(f"{folder.name}: test error ")
     assert "starting, 6 steps" in done.stderr
+    assert len(done.stderr.splitlines()) == 2  # evaluations have no lines of their own
     named = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("step ")]
     assert named
     assert len(named) == len(set(named))
@@ -100,7 +101,7 @@ def test_damaged_files_of_a_run_are_named(here, tmp_path):
     assert here(*words)[0] == 0
     folder = only_folder(tmp_path)
     whole = folder.joinpath("result.json").read_bytes()
-    for content in ("", "{}", "[]"):
+    for content in ("", "{}", "[]", '{"loss": 1.0}', '{"test_error": null}'):
         folder.joinpath("result.json").write_text(content)
         code, _, told = here(*words)
         assert code == FAILED
@@ -157,6 +158,17 @@ def test_a_loss_that_is_not_finite_has_its_own_exit_code(here, tmp_path):
     assert "is not finite" in err or "the loss is" in err
 
 
+def test_a_final_evaluation_that_is_not_finite_is_a_divergence(here, tmp_path):
+    words = ("--model", "char-gpt", "--data", "sentences", "--method", "normal", "--steps", "1", "--threads", "1")
+    small = ("model_options.width=8", "model_options.depth=1", "model_options.heads=2", "data.context=8")
+    settings = [word for each in (*small, "schedule.warmup_steps=0") for word in ("--set", each)]
+    code, _, err = here(*words, *settings, "--lr", "1e30", "--out", tmp_path)
+    assert (code, "step 1: the test cross entropy at the end is not finite" in err) == (NON_FINITE, True), err
+    folder = only_folder(tmp_path)
+    assert (folder / "diverged.json").exists()
+    assert not (folder / "result.json").exists()
+
+
 def test_a_rate_that_would_fall_after_the_end_is_pointed_out(here, tmp_path):
     words = ("--model", "resnet-8", "--data", "digits", "--batch-size", "359", "--out", tmp_path)
     _, _, told = here(*words, "--epochs", "1")
@@ -172,7 +184,7 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--data", "digits"), "no network given: pass --model"),
+        (("--data", "digits"), "no model given: pass --model"),
         (("--model", "resnet-21", "--data", "digits"), "6n+2"),
         (("--model", "mpl", "--data", "digits"), "did you mean 'mlp'"),
         (("--model", "mlp", "--data", "digit"), "data set 'digit'"),
@@ -182,6 +194,8 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
         (("--model", "mlp", "--data", "digits", "--device", "cuda"), "this torch sees no GPU"),
         (("--model", "vgg-e", "--data", "digits"), "vgg-e"),
         (("--config", "nowhere.json"), "there is no such file"),
+        (("--config", "/"), "--config /: a file is needed; this is a folder"),
+        (("--config", sys.executable), f"--config {sys.executable}: not JSON ("),
         (("--model", "mlp", "--data", "digits", "--shard"), "start several with torchrun"),
         (("--model", "mlp", "--data", "digits", "--device", "mps"), "choose from auto, cpu, cuda, cuda:<number>"),
         (("--model", "mlp", "--data", "digits", "--device", "cpu:3"), "choose from auto, cpu, cuda, cuda:<number>"),
@@ -195,7 +209,7 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
             ),
             "denoising_weights for 2 hidden_sizes",
         ),
-        (("--model", "mlp", "--data", "digits", "--batch-size", "5000"), "lower batch_size"),
+        (("--model", "mlp", "--data", "digits", "--batch-size", "5000"), "has no batch of 5000: lower batch_size\n"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=5"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=train"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=[]"), "data.train"),

@@ -191,7 +191,7 @@ def test_the_authors_momentum_reset_changes_the_run(train):
 
 
 def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights(train, tmp_path):
-    with pytest.raises(NonFiniteError, match=r"step \d+: .*the gradient of \w+.*\.weight.*--on-nonfinite skip"):
+    with pytest.raises(NonFiniteError, match=r"step \d+: .*the gradient of \w+.*\.weight.*--set on_nonfinite=skip"):
         train(model="mlp", method="normal", optimizer={"kind": "sgd", "lr": 1e18})
     folder = RunFolder(tmp_path / "run")
     assert folder.state == "diverged"

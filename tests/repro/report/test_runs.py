@@ -104,6 +104,24 @@ def test_damage_is_named_and_the_other_seeds_are_averaged(tmp_path, runs, what):
     assert cell_at(section, "PBWN", "Res-20").ours.count == 2
 
 
+def test_a_run_whose_test_loss_is_not_finite_is_shown_all_the_same(tmp_path, runs):
+    path = runs[2] / "metrics.jsonl"
+    path.write_text(re.sub(r'"test_loss": [\d.]+', '"test_loss": null', path.read_text()))
+    assert '"test_loss": null' in path.read_text()
+    report = collect(tmp_path)
+    assert not report.left_out
+    assert cell_at(report.sections[0], "PBWN", "Res-20").ours.count == 3
+
+
+def test_an_evaluation_on_the_way_that_is_not_finite_is_left_out_of_the_curve(tmp_path, runs):
+    path = runs[2] / "metrics.jsonl"
+    change(runs[2] / "result.json", best_test_error=8.0)
+    path.write_text(path.read_text().replace('"test_error": 9.0', '"test_error": null'))
+    report = collect(tmp_path)
+    assert not report.left_out
+    assert cell_at(report.sections[0], "PBWN", "Res-20").ours.count == 3
+
+
 def test_a_folder_without_anything_is_named(tmp_path, runs):
     empty = runs[0].with_name("resnet-20-pbwn-seed9-00000000")
     empty.mkdir()

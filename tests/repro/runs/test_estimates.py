@@ -7,6 +7,7 @@ import pytest
 from fragile import digits_job
 from pbwn_repro import catalog
 from pbwn_repro.engine.reporting import Quiet
+from pbwn_repro.runs import estimates
 from pbwn_repro.runs.estimates import LAYER_SECONDS, Effort, Speeds, effort, network_cost
 from pbwn_repro.runs.pools import Slots, wall_seconds
 
@@ -71,6 +72,16 @@ def test_what_was_found_out_is_kept(tmp_path):
     kept = sorted(path.name for path in (tmp_path / "cache" / "estimates").iterdir())
     assert [name.partition("-")[0] for name in kept] == ["costs", "speeds"]
     assert Speeds(tmp_path, tmp_path / "cache").estimate(config) == first
+
+
+@pytest.mark.parametrize(
+    ("name", "work"), [("table-3", "convolutional"), ("figure-2a", "linear"), ("table-8", "linear")]
+)
+def test_a_model_s_file_says_which_speed_of_the_machine_counts_for_it(name, work, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimates, "_probe", lambda kind, device: {"convolutional": 1e9, "linear": 1e10}[kind])
+    config = plan(name, "smoke")
+    speeds, speed = Speeds(tmp_path, tmp_path / "cache"), {"convolutional": 1e9, "linear": 1e10}[work]
+    assert speeds.estimate(config).seconds == pytest.approx(1.0 + speeds.effort(config).flops / speed)
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):

@@ -79,6 +79,17 @@ def test_a_run_that_diverges_is_an_end_and_is_tried_again_only_if_asked_to(tmp_p
     assert (tmp_path / "run" / "log.txt").exists()
 
 
+def test_a_run_that_diverged_resumes_once_when_such_steps_are_to_be_skipped(tmp_path):
+    job = diverging(tmp_path / "run")
+    assert kinds(run(job)) == {"diverging": "diverged"}
+    skipping = replace(job, config=job.config.model_copy(update={"on_nonfinite": "skip"}))
+    assert kinds(run(skipping)) == {"diverging": "done"}
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["skipped_steps"] > 0
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "diverged.json").write_text('{"message": "the end is not finite"}')
+    assert kinds(run(skipping)) == {"diverging": "diverged"}  # it has been tried
+
+
 def test_a_damaged_note_of_a_divergence_is_named_and_stops_no_other(tmp_path):
     job = diverging(tmp_path / "run")
     job.path.mkdir()

@@ -55,7 +55,7 @@ def test_lines_say_each_thing_once(sweep, capsys):
     view.show(sweep)
     view.show(sweep)
     printed = capsys.readouterr().out.splitlines()
-    expected = ["job 0: done", "job 1: failed: ValueError: no", "job 2: started", "job 3: started"]
+    expected = ["job 0: done", "job 1: failed", "job 2: started", "job 3: started"]
     assert printed == expected
 
 
