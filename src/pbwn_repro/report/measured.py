@@ -139,7 +139,6 @@ def _check_landscape(result: Result) -> None:
 
 # --- conditioning
 
-_MOMENTS = ("start", "middle", "end")
 _SEEN = {
     "largest": "largest eigenvalue",
     "spectrum": "eigenvalues, first over last",
@@ -148,8 +147,9 @@ _SEEN = {
 
 
 def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
-    """The table of all moments, the curves over training, and the verdicts on what stands at the end."""
+    """The table of what stands at the end, with the verdicts on it, and the curves over all moments of training."""
     networks, moments = result["networks"], range(len(result["moments"]))
+    end = moments[-1]
     names = [name for one in result["methods"] for name in ((one, WN_WEIGHTS) if one == "wn" else (one,))]
     rows = [Row(name, _title(name), name) for name in names]
     # One number of each seed's run.
@@ -163,14 +163,14 @@ def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sectio
         for moment in moments
     }
     columns = {
-        (network, kind, moment): Column(f"{network}, {words}, {_MOMENTS[moment]}", f"{network} {moment}", kind)
+        (network, kind): Column(f"{network}, {words}", network, kind)
         for network in networks
         for kind, words in _SEEN.items()
-        for moment in moments
     }
     cells = {
-        (name, columns[network, kind, moment]): Cell(Summary.of(values) if all(map(isfinite, values)) else None, None)
+        (name, columns[network, kind]): Cell(Summary.of(values) if all(map(isfinite, values)) else None, None)
         for (network, name, kind, moment), values in seen.items()
+        if moment == end
     }
     plots = [
         Plot(
@@ -190,12 +190,14 @@ def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sectio
         for kind, words in _SEEN.items()
     ]
     verdicts = [
-        _seen_verdict(claim, network, kind, pair, [seen[network, name, kind, moments[-1]] for name in pair])
+        _seen_verdict(claim, network, kind, pair, [seen[network, name, kind, end] for name in pair])
         for claim in artefact.claims
         for network in networks
         for kind, pair in _pairs(claim)
     ]
-    table = Table(tuple(rows), tuple(columns.values()), cells, unit="of the training loss on fixed examples")
+    table = Table(
+        tuple(rows), tuple(columns.values()), cells, unit="of the training loss on fixed examples, at the end"
+    )
     return Section(artefact, scale, table=table, plots=tuple(plots), verdicts=tuple(verdicts))
 
 

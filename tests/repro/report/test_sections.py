@@ -298,7 +298,7 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     report = collect(tmp_path)
     assert not report.left_out
     longer, shorter = sorted(report.sections, key=lambda each: -len(each.runs))
-    assert (longer.title, len(shorter.runs)) == ("Your runs: resnet-20 on cifar10", 1)
+    assert (longer.title, len(shorter.runs)) == ("Your runs: resnet-20 on cifar10 (epochs=4)", 1)
     assert longer.anchor != shorter.anchor
     assert cell_at(longer, "PBWN", "test error (%)").ours.values == pytest.approx((9.0, 9.1, 9.2))
     assert cell_at(longer, "PBWN", "test error (%)").ours.chosen == {"lr": 0.3, "weight_decay": 0.0001}
