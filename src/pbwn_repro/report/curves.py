@@ -126,7 +126,7 @@ def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, st
             tuple(curves),
             x_log=all(x > 0 for curve in curves for x in (*curve.x, *curve.diverged)),
             y_log=cells.metric.logarithmic,
-            main=cells.artefact.curves == "search",
+            main=cells.artefact.curves == "search" or not (cells.artefact.curves or cells.artefact.table),
             band="mean over the runs that all settings have, every run a dot",
         )
     ]

@@ -300,11 +300,7 @@ def _own(runs: pd.DataFrame, config: RunConfig, name: str, settings: str) -> Sec
     )
     cells = Cells(artefact, "paper", runs)
     section = _section(cells, "", {})
-    return replace(
-        section,
-        plots=tuple(replace(plot, main=plot.name.endswith("-search")) for plot in section.plots),
-        compared=(*_differences(cells), *_against_themselves(cells), *_good_ranges(cells)),
-    )
+    return replace(section, compared=(*_differences(cells), *_against_themselves(cells), *_good_ranges(cells)))
 
 
 def _skipped(runs: pd.DataFrame) -> list[str]:

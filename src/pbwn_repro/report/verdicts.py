@@ -414,19 +414,21 @@ def _against_quoted(claim: Claim, criterion: BetterThanQuoted, cells: Cells) -> 
     ]
     begun = [each for each in found if each[0]]
     for values, quoted, names in begun:
-        yield _quoted(claim, values, quoted, names, len(begun))
+        yield _quoted(claim, METRICS[criterion.metric], values, quoted, names, len(begun))
 
 
-def _quoted(claim: Claim, values: list[float], quoted: float, names: tuple[str, str, str], number: int) -> Verdict:
+def _quoted(
+    claim: Claim, metric: Metric, values: list[float], quoted: float, names: tuple[str, str, str], number: int
+) -> Verdict:
     differences = [value - quoted for value in values]
     interval, strict = (
         paired(differences, confidence) if len(values) > 1 else None for confidence in confidences(number)
     )
     difference, counts = mean(differences), (len(values), len(values))
     outcome, firmly = (one_sided(found, counts, lower=True) for found in (interval, strict))
-    amount = _amount(difference, interval, "points")
+    amount = _amount(difference, interval, metric.points)
     limits = span(interval) if interval else "one run; an interval needs at least two"
-    words = f"The test error of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
+    words = f"The {metric.words} of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
     compared = Compared(difference, interval, counts, dots=tuple(differences))
     firm, few = firmly == outcome, len(values) < FEW
     return Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few, gap=abs(difference))
