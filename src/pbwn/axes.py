@@ -20,7 +20,7 @@ class Axes:
     of experts stored (expert, out, in). With `groups=g`, dimension 0 consists of g equal blocks, and a neuron's
     weights stay within one block: a grouped transposed convolution is stored (in, out / g, ...) and has
     `Axes((1,), groups=g)`. Without neurons there is one norm for the whole matrix, `Axes(())`, or one for each of the
-    matrices that are packed along dimension 0, `Axes((), groups=3)`.
+    matrices that are packed along dimension 0, `Axes((), groups=3)`, or along another, `Axes((), groups=3, grouped=1)`.
 
     >>> Axes((0,)).neuron_shape((16, 3, 5, 5)), Axes((0,)).fan_in((16, 3, 5, 5))
     ((16,), 75)
@@ -32,6 +32,7 @@ class Axes:
 
     neurons: tuple[int, ...]
     groups: int = 1
+    grouped: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.neurons, int):
@@ -43,8 +44,12 @@ class Axes:
             raise ValueError(f"axes must name each dimension once; got {self.neurons}")
         if not isinstance(self.groups, int) or self.groups < 1:
             raise ValueError(f"groups must be a positive integer; got {self.groups}")
-        if self.groups > 1 and 0 in self.neurons:
-            raise ValueError(f"groups={self.groups} splits dimension 0, which {self.neurons} already counts as neurons")
+        if not isinstance(self.grouped, int) or self.grouped < 0:
+            raise ValueError(f"grouped must be a dimension counted from 0; got {self.grouped}")
+        if self.groups > 1 and self.grouped in self.neurons:
+            raise ValueError(
+                f"groups={self.groups} splits dimension {self.grouped}, which {self.neurons} already counts as neurons"
+            )
 
     def __str__(self) -> str:
         if not self.neurons:
@@ -53,12 +58,14 @@ class Axes:
 
     def mismatch(self, shape: tuple[int, ...]) -> str | None:
         """Say why these axes cannot describe a weight of this shape, or None where they can."""
-        if max(self.neurons, default=-1) >= len(shape):
-            return f"axes {self} need {max(self.neurons) + 1} dimensions or more, the weight has {len(shape)}"
+        last = max(self.grouped, *self.neurons, 0)
+        if last >= len(shape):
+            return f"axes {self} need {last + 1} dimensions or more, the weight has {len(shape)}"
         if len(self.neurons) == len(shape):
             return f"axes {self} count every dimension as neurons and leave no weights to normalise"
-        if shape[0] % self.groups:
-            return f"dimension 0 has {shape[0]} entries, which do not split into {self.groups} groups"
+        if shape[self.grouped] % self.groups:
+            count = shape[self.grouped]
+            return f"dimension {self.grouped} has {count} entries, which do not split into {self.groups} groups"
         return None
 
     def rows(self, weight: Tensor) -> Tensor:
@@ -66,7 +73,8 @@ class Axes:
         if self.groups == 1:
             blocks, neurons = weight, self.neurons
         else:
-            blocks, neurons = weight.unflatten(0, (self.groups, -1)), (0, *(d + 1 for d in self.neurons))
+            blocks = weight.unflatten(self.grouped, (self.groups, -1))
+            neurons = (self.grouped, *(d + (d > self.grouped) for d in self.neurons))
         return blocks.permute(*neurons, *(d for d in range(blocks.ndim) if d not in neurons))
 
     @property
@@ -92,22 +100,26 @@ def matrix_axes(axes: Axes, module: nn.Module, name: str) -> Axes:
     """
     if len(axes.neurons) > 1:
         return Axes(axes.neurons[:-1])
-    return Axes((), groups=_packed_matrices(module, name) if axes == _ROWS else 1)
-
-
-def _packed_matrices(module: nn.Module, name: str) -> int:
     *_, layer, attribute = ("", *name.split("."))
+    shape = module._parameters[attribute].shape  # type: ignore[union-attr]
     if isinstance(module, nn.MultiheadAttention):
-        return 3 if attribute == "in_proj_weight" else 1
+        return Axes((), groups=3 if attribute == "in_proj_weight" else 1)
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-        hidden, shape = getattr(module, "hidden_size", 0), module._parameters[attribute].shape  # type: ignore[union-attr]
-        return shape[0] // hidden if attribute.startswith(("weight_ih", "weight_hh")) else 1
-    sizes = getattr(module, "out_features", 0), getattr(module, "in_features", 0)
-    return 3 if layer in _PACKED_NAMES and sizes[0] == 3 * sizes[1] else 1
+        has_gates = attribute.startswith(("weight_ih", "weight_hh"))
+        return Axes((), groups=shape[0] // module.hidden_size if has_gates else 1)
+    outputs, inputs = (
+        next((size for size in (getattr(module, each, None) for each in names) if isinstance(size, int)), 0)
+        for names in _SIZES
+    )
+    if layer in _PACKED_NAMES and inputs and outputs == 3 * inputs and sorted(shape) == [inputs, outputs]:
+        return Axes((), groups=3, grouped=shape.index(outputs))
+    return Axes(())
 
 
-# Linear layers that make queries, keys and values in one go, one after the other.
+# Linear layers that make queries, keys and values of one size in one go, one after the other, and what such layers call
+# the numbers of their outputs and inputs.
 _PACKED_NAMES = ("qkv", "Wqkv", "c_attn", "in_proj", "qkv_proj")
+_SIZES = ("out_features", "nf"), ("in_features", "nx")
 
 AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"
 

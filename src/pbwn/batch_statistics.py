@@ -31,7 +31,7 @@ from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
 from pbwn.selection.table import Table, fold
-from pbwn.selection.trace import call_arguments, function_name, put_back, restoring, tensors_in, undone
+from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, restoring, tensors_in, undone
 
 # torch's products with a matrix: the dimension of the matrix that its output's channels have.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
@@ -105,13 +105,10 @@ class BatchStatistics:
     def see(self, inputs: Any) -> None:
         """Observe which layer feeds which in one pass with example inputs, in the model's own mode, and undo it."""
         self._register()
+        advice = 'pass what its forward takes (a tuple if it takes several arguments), or "auto", or None'
         try:
-            self._output(inputs, training=self._model.training)
-        except Exception as error:
-            raise ValueError(
-                f"the model fails on the example inputs in follow= ({type(error).__name__}: {error}): pass what its "
-                'forward takes (a tuple if it takes several arguments), or "auto", or None'
-            ) from error
+            with refusal_of("the example inputs in follow=", advice):
+                self._output(inputs, training=self._model.training)
         finally:
             self.ignore()
         self._settled = {norm.name for norm in self._norms()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from pbwn.optimizer_hooks import StepHooks
 from pbwn.paths.batch import Batch
 from pbwn.radii import scheduled_radii
 from pbwn.selection import ConstrainedWeight, held_by
+from pbwn.warning import warn
 
 
 def nothing() -> None:
@@ -126,10 +126,9 @@ class Driver:
         optimizer, ours = self.owner(), {id(weight.tensor) for weight in self.weights}
         for group in () if optimizer is None else optimizer.param_groups:
             if group.get("weight_decay") and any(id(parameter) in ours for parameter in group["params"]):
-                warnings.warn(
+                warn(
                     f'step="angle" takes the direction of the whole update, and weight_decay={group["weight_decay"]} '
-                    "is part of it: set weight_decay=0 for the constrained weights, whose norm is fixed anyway",
-                    stacklevel=4,
+                    "is part of it: set weight_decay=0 for the constrained weights, whose norm is fixed anyway"
                 )
                 return
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pbwn.selection import Selection, chosen
 from pbwn.selection.names import named_modules, unwrap
 from pbwn.selection.table import Table
-from pbwn.selection.trace import undone
+from pbwn.selection.trace import refusal_of, undone
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) ->
         forward = _forward_flops(copy.deepcopy(inner).to("meta").eval(), torch.zeros(shape, dtype=dtype, device="meta"))
     except Exception:  # whatever the meta device does not have
         device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
-        with undone(inner):
+        advice = "pass the shape of one example as input_shape, and input_dtype=torch.long for a model of tokens"
+        with undone(inner), refusal_of(f"a batch of shape {shape}", advice):
             forward = _forward_flops(inner.eval(), torch.zeros(shape, dtype=dtype, device=device))
     return {name: 3 * flops for name, flops in forward.items()}
 

@@ -85,8 +85,9 @@ def tangent_(gradient: Tensor, weight: Tensor, axes: Axes, *, radii: Tensor | No
 def tangent_step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor) -> Tensor:
     """Remove from each neuron's update u = weight - before the part along its weights, then project, in place.
 
-    w <- R N(w + u - (w·u) w / |w|²), with w the weights before the step. A neuron whose update is zero or not finite
-    stays as it was before; one whose radius is 0 is free and keeps its update.
+    w <- R N(w + u - (w·u) w / |w|²), with w the weights before the step; where they are zero, no part of the update is
+    along them. A neuron whose update is zero or not finite stays as it was before; one whose radius is 0 is free and
+    keeps its update.
 
     >>> tangent_step_(torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 0.0]]), Axes((0,)), 1.0)
     tensor([[0.7071, 0.7071]])
@@ -113,10 +114,11 @@ def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, ra
         start = old.to(lengths.dtype)
         update = rows.to(lengths.dtype) - start
         start_size, size = _norms(start, axes.neuron_dims), _norms(update, axes.neuron_dims)
-        along = _dots(start, update, axes.neuron_dims) / start_size  # the update's part along the weights
+        divisor = start_size.where(start_size != 0, 1)  # nothing is along a row of zeros
+        along = _dots(start, update, axes.neuron_dims) / divisor  # the update's part along the weights
         across = roots((size - along.abs()).clamp(min=0)) * roots(size + along.abs())
         if rate is None:
-            kept, multiple = 1 - along / start_size, torch.ones_like(size)
+            kept, multiple = 1 - along / divisor, torch.ones_like(size)
         else:
             kept, multiple = torch.ones_like(size), rate * length / size
         factors = length / torch.hypot(kept * start_size + multiple * along, multiple * across)

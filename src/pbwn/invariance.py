@@ -26,7 +26,7 @@ from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text
-from pbwn.selection.trace import call_arguments, function_name, put_back, see_order, tensors_in, undone
+from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, see_order, tensors_in, undone
 
 Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
 Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a factor for each of its neurons
@@ -271,13 +271,12 @@ class _Passes:
 
     def check(self) -> None:
         """Refuse inputs that the model refuses, outputs that say nothing, and passes that cannot be repeated."""
-        try:
+        with refusal_of(
+            "these inputs in training mode",
+            "pass what its forward takes, pbwn.invariance(model, *inputs), with several examples where it normalises "
+            "batches",
+        ):
             first, second = self(), self()
-        except Exception as error:
-            raise ValueError(
-                f"the model refuses these inputs in training mode ({type(error).__name__}: {error}): pass what its "
-                "forward takes, pbwn.invariance(model, *inputs), with several examples where it normalises batches"
-            ) from error
         if not first:
             raise ValueError(
                 "the model returns no floating-point tensor: pass output= with a function that picks one from what it "

@@ -99,13 +99,16 @@ def has_second_iterate(optimizer: Optimizer) -> bool:
 
 def _candidates(optimizer: Optimizer, weights: Sequence[ConstrainedWeight]) -> Iterator[_Candidate]:
     """The tensors in the state of each weight, and wider ones anywhere else, that have as many elements as it."""
-    elsewhere: dict[int, list[tuple[str, Tensor]]] = {}
+    elsewhere: dict[int, list[tuple[str, Tensor]]] = {}  # by their number of elements
+    pieces: dict[int, list[tuple[str, Tensor]]] = {}  # by the identity of the parameter that they may be of
     for where, value in _elsewhere(optimizer):
         for tensor in _tensors_in(value):
             elsewhere.setdefault(tensor.numel(), []).append((where, tensor))
+            for parameter, piece in _pieces(optimizer, tensor):
+                pieces.setdefault(id(parameter), []).append((f"a piece of {where}", piece))
     for weight in weights:
         size = weight.tensor.numel()
-        others = list(elsewhere.get(size, ()))
+        others = [*elsewhere.get(size, ()), *pieces.get(id(weight.tensor), ())]
         for key, value in optimizer.state.get(weight.tensor, {}).items():
             if not isinstance(value, Tensor):
                 others += [(f"its state {key!r}", tensor) for tensor in _tensors_in(value) if tensor.numel() == size]
@@ -123,6 +126,20 @@ def _elsewhere(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
             yield f"its attribute {name!r}", value
     for group in optimizer.param_groups:
         yield from ((f"its parameter group's {key!r}", value) for key, value in group.items() if key != "params")
+
+
+def _pieces(optimizer: Optimizer, buffer: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """What a flat buffer holds of each parameter, if it holds those of one group, or of all groups, in their order.
+
+    Some elements may be left over at its end.
+    """
+    if buffer.ndim != 1:
+        return
+    flat, groups = dtensor.local(buffer), [group["params"] for group in optimizer.param_groups]
+    for parameters in (*groups, [parameter for group in groups for parameter in group]):
+        sizes = [dtensor.local(parameter).numel() for parameter in parameters]
+        if sum(sizes) <= flat.numel():
+            yield from zip(parameters, flat[: sum(sizes)].split(sizes), strict=True)
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:

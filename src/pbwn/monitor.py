@@ -46,7 +46,8 @@ class Monitor:
             - `angle`, by which the whole step, projection included, has turned the neurons on average, in radians;
             - `effective_rate`, the mean of `lr / |w|²`, with the norms before the step.
 
-            A quantity that is not defined, such as the share of a gradient that is zero, is NaN.
+            A quantity that is not defined, such as the share of a gradient that is zero, or the angle of weights
+            that are not finite, is NaN.
         losses: if a loss was given, a dictionary for each projection of a recorded step and each call of `project()`:
             `step`, `before` and `after`, the jump of figure 2b.
     """
@@ -72,6 +73,8 @@ class Monitor:
                 "writer must be a torch.utils.tensorboard.SummaryWriter, or have its add_scalar method; got "
                 f"{type(writer).__name__}"
             )
+        if on_record is not None and not callable(on_record):
+            raise TypeError(f"on_record must be a function of a record; got {type(on_record).__name__}")
         self.records: list[dict[str, Any]] = []
         self.losses: list[dict[str, Any]] = []
         self.every: int = int(every)
@@ -240,7 +243,7 @@ class Watched:
             self._updates.append(self._share_along(index, start, now - start))
             norms, radius = _row_norms(now, weight.axes), radii.get(weight.name)
             own = radius.to(norms) if isinstance(radius, Tensor) else radius
-            deviations = constraint.deviations(norms, own).nan_to_num(0)
+            deviations = constraint.deviations(norms, own)
             self._norms.append(dtensor.gather(norms, now, weight.axes).mean())
             self._drifts.append(dtensor.gather(deviations, now, weight.axes).max())
 
@@ -255,7 +258,8 @@ class Watched:
             old, new, apart = self._start(index, start), _row_norms(now, axes), _row_norms(now - start, axes)
             squared = ((apart - (new - old)) * (apart + (new - old)) / old / new).clamp(0, 4)
             angles = 2 * torch.atan2(functional.roots(squared), functional.roots(4 - squared))
-            self._angles.append(dtensor.gather(angles.nan_to_num(0), now, axes).mean())
+            angles = angles.where((old != 0) & (new != 0), 0)  # a row of zeros has no direction to turn
+            self._angles.append(dtensor.gather(angles, now, axes).mean())
 
     @torch.no_grad()
     def quantities(self, rates: Sequence[float | Tensor | None]) -> Iterable[tuple[Tensor, ...]]:

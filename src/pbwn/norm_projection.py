@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -33,6 +32,7 @@ from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, schedul
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
 from pbwn.selection.names import named_parameters
 from pbwn.selection.table import plural
+from pbwn.warning import warn
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
@@ -326,11 +326,10 @@ class NormProjection:
         if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
             return nullcontext()
         if every is None and self._statistics.is_unobserved:
-            warnings.warn(
+            warn(
                 "the running statistics of batch normalisation were not rescaled with this projection: no forward pass "
                 "has shown yet which weights they belong to. Pass follow= with example inputs to attach, recompute "
-                "them afterwards (torch.optim.swa_utils.update_bn), or pass follow=None to keep them as they are",
-                stacklevel=3,
+                "them afterwards (torch.optim.swa_utils.update_bn), or pass follow=None to keep them as they are"
             )
         return self._statistics.following(copy, every=every)
 
@@ -623,31 +622,33 @@ class NormProjection:
 
     def _after_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
+        driver.projected = False  # until it is: what is called before may raise
         driver.find_masters()
         driver.steps += 1
-        driver.projected = self._every is not None and driver.steps % self._every == 0
+        is_due = self._every is not None and driver.steps % self._every == 0
         watched, driver.watched = driver.watched, None
-        loss = self._see_updates(driver, watched) if watched is not None else None
+        loss = self._see_updates(driver, watched, is_due) if watched is not None else None
         if self._step != "plain":
             before, driver.before = driver.before, None
             assert before is not None
             driver.refuse_half_precision(self._step)
             rates = driver.rates() if self._step == "angle" else None
             self._batch_at(driver, driver.steps).step_(before, rates)
-        elif driver.projected:
+        elif is_due:
             with self._following(every=self._every):
                 self._batch_at(driver, driver.steps).project_()
-        if driver.projected:
+        driver.projected = is_due
+        if is_due:
             driver.forget_curvature()
         if watched is not None and self._monitor is not None:
             watched.see_results(list(self._stored(driver.weights).values()))
             rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
-            self._monitor.add(watched, rates=rates, projected=driver.projected, losses=(loss, after))
+            self._monitor.add(watched, rates=rates, projected=is_due, losses=(loss, after))
 
-    def _see_updates(self, driver: Driver, watched: Watched) -> Tensor | None:
+    def _see_updates(self, driver: Driver, watched: Watched, is_due: bool) -> Tensor | None:
         """Measure the optimizer's update, and the loss before a projection where it is asked for."""
         watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._current_radii())
-        loss = self._monitor.loss_of(self._model) if self._monitor is not None and driver.projected else None
+        loss = self._monitor.loss_of(self._model) if self._monitor is not None and is_due else None
         self._fsdp.reshard()
         return loss
 

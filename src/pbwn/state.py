@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from ast import literal_eval
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -13,6 +12,7 @@ from torch import Tensor
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm, Radius
 from pbwn.selection import ConstrainedWeight
+from pbwn.warning import warn
 
 VERSION = 2
 
@@ -77,7 +77,8 @@ def read(state: Mapping[str, Any]) -> State:
 def describe(thing: Constraint | Axes) -> dict[str, Any]:
     """A constraint, or the axes of a weight, as plain values."""
     if isinstance(thing, Axes):
-        return {"neurons": list(thing.neurons), "groups": thing.groups}
+        grouped = {"grouped": thing.grouped} if thing.grouped else {}
+        return {"neurons": list(thing.neurons), "groups": thing.groups, **grouped}
     if isinstance(thing, MaxNorm):
         return {"kind": "max-norm", "limit": thing.limit}
     radius = thing.radius
@@ -112,7 +113,7 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
         if axes and axes != current.weights[weight.name]:  # the first states had no axes
             raise ValueError(
                 f"the state has axes {_words(axes)} for {weight.name}, this projection {weight.axes}: attach with the "
-                "same axes and direction as in the run that saved it"
+                "same axes, direction and per as in the run that saved it"
             )
         radii = saved.radii.get(weight.name)
         if radii is None and saved.constraint.get("radius") == "initial":
@@ -122,7 +123,7 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
     settings = [(name, getattr(saved, name), getattr(current, name)) for name in ("every", "gradient", "step")]
     changed = [f"{name}={old!r}, now {new!r}" for name, old, new in settings if old not in ("unknown", new)]
     if changed:
-        warnings.warn(f"resumed with other settings than the state was saved with: {'; '.join(changed)}", stacklevel=4)
+        warn(f"resumed with other settings than the state was saved with: {'; '.join(changed)}")
 
 
 def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,52 @@ def test_an_average_is_projected_without_a_projection_at_hand():
     torch.testing.assert_close(average.module[0].weight.norm(dim=1), torch.ones(8))
 
 
+class ScheduleFreeSGD(torch.optim.Optimizer):
+    """Trains y = (1 - beta) z + beta x, where z takes the steps of SGD and x is their average, which is evaluated."""
+
+    def __init__(self, params, lr, beta=0.9):
+        super().__init__(params, {"lr": lr})
+        self.beta, self.count = beta, 0
+
+    @torch.no_grad()
+    def step(self):
+        share, self.count = 1 / (self.count + 1), self.count + 1
+        for group in self.param_groups:
+            for y in group["params"]:
+                z = self.state[y].setdefault("z", y.detach().clone())
+                y.lerp_(z, share).sub_(y.grad, alpha=group["lr"] * (1 - self.beta * (1 - share)))
+                z.sub_(y.grad, alpha=group["lr"])
+
+    def eval(self):
+        self.blend_(1 - 1 / self.beta)
+
+    def train(self):
+        self.blend_(1 - self.beta)
+
+    @torch.no_grad()
+    def blend_(self, share):
+        for weight, state in self.state.items():
+            weight.lerp_(state["z"], share)
+
+
+def test_the_average_of_a_schedule_free_optimizer_is_projected_in_a_copy():
+    model = build()
+    optimizer = ScheduleFreeSGD(model.parameters(), lr=0.5)
+    projection = pbwn.attach(model, optimizer)
+    train(model, optimizer)
+    optimizer.eval()
+    average = copy.deepcopy(model)
+    projection.project(average)
+    optimizer.train()
+    torch.testing.assert_close(average[0].weight.norm(dim=1), torch.ones(8))
+    assert projection.check().ok
+
+    optimizer.eval()
+    projection.project()
+    optimizer.train()
+    assert not projection.check().ok  # what is trained is computed from the average
+
+
 def largest_error_of_statistics(average):
     """How far the running mean is from the mean of what the layer puts out now."""
     outputs = average.module[0](torch.cat(loader())).detach()

@@ -582,7 +582,7 @@ def unseen(self, x):
         (SharedBias, {}, "would change the output .* in evaluation mode"),
         (AddedGain, {}, "right after 'branch.weight'"),
         (network, {"follow": "auto"}, "pass follow= with example inputs"),
-        (network, {"follow": torch.randn(2, 5, 8, 8)}, "the model fails on the example inputs in follow="),
+        (network, {"follow": torch.randn(2, 5, 8, 8)}, "the model refuses the example inputs in follow="),
         (network, {"follow": True}, "example inputs of the model; got True"),
         (network, {"initial": "folded"}, "True, False or \"fold\"; got 'folded'"),
     ],

@@ -97,6 +97,12 @@ def test_a_shape_is_a_tuple_of_integers(wrong):
         pbwn.cost(nn.Linear(3, 3), wrong)
 
 
+def test_a_shape_that_the_model_refuses_is_an_error_that_says_what_to_pass():
+    words = r"the model refuses a batch of shape \(128, 4\) \(RuntimeError: mat1.*\): pass the shape of one example"
+    with pytest.raises(ValueError, match=words):
+        pbwn.cost(nn.Linear(3, 3), (4,))
+
+
 class Checkpointed(nn.Module):
     """A wrapper within a model, whose name is not counted."""
 

@@ -326,6 +326,56 @@ class InAnAttribute(MasterSGD):
                     weight.copy_(master)
 
 
+class InFlatBuffers(torch.optim.Optimizer):
+    """One buffer for each list of parameters, longer than they are together."""
+
+    def __init__(self, groups):
+        super().__init__(groups, {"lr": 0.1})
+        self.buffers = [
+            torch.cat([weight.detach().float().flatten() for weight in weights] + [torch.zeros(3)])
+            for weights in self.lists()
+        ]
+
+    def lists(self):
+        return [group["params"] for group in self.param_groups]
+
+    @torch.no_grad()
+    def step(self):
+        for weights, buffer in zip(self.lists(), self.buffers, strict=True):
+            sizes = [weight.numel() for weight in weights]
+            for weight, master in zip(weights, buffer[:-3].split(sizes), strict=True):
+                weight.copy_(master.sub_(weight.grad.float().flatten(), alpha=0.1).view_as(weight))
+
+
+class InOneFlatBuffer(InFlatBuffers):
+    def lists(self):
+        return [[weight for group in self.param_groups for weight in group["params"]]]
+
+
+@pytest.mark.parametrize("kind", [InFlatBuffers, InOneFlatBuffer])
+@pytest.mark.parametrize("first", [[0, 2, 4], [4], [4, 2]], ids=["one group", "another first", "two others first"])
+def test_masters_in_a_flat_buffer_are_refused_by_name(first, kind):
+    model = make_model()
+    groups = [[model[index] for index in first], [model[index] for index in (0, 2, 4) if index not in first]]
+    parameters = [[parameter for layer in group for parameter in layer.parameters()] for group in groups if group]
+    optimizer = kind([{"params": each} for each in parameters])
+    pbwn.attach(model, optimizer)
+    with pytest.raises(
+        TypeError,
+        match=rf"{kind.__name__} keeps master weights of '0\.weight' in a piece of its attribute 'buffers', as float32",
+    ):
+        train(model, optimizer, range(1))
+
+
+def test_flat_moments_are_no_masters():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.moments = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
+    projection = pbwn.attach(model, optimizer)
+    train(model, optimizer, range(2))
+    assert projection.check().ok
+
+
 @pytest.mark.parametrize(
     ("kind", "where"),
     [

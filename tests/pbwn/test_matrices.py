@@ -1,11 +1,14 @@
 """One norm for each whole matrix: which matrices a weight holds, on every path, sharded and resumed."""
 
 import copy
+from collections import OrderedDict
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.pytorch_utils import Conv1D
 
 import pbwn
 from counting import Counting
@@ -27,6 +30,24 @@ class Block(nn.Module):
         self.qkv = nn.Linear(6, 18)
 
 
+class GroupedQueries(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 16)  # 8 rows of queries, 4 of keys, 4 of values
+
+
+class GPT2Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.c_attn = Conv1D(3 * width, width)  # stored (in, out)
+
+
+class LinearAttention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.c_attn = nn.Linear(width, 3 * width)
+
+
 def packed(weight, count):
     return weight.detach().view(count, -1).norm(dim=1)
 
@@ -45,6 +66,7 @@ def packed(weight, count):
         (lambda: nn.RNN(5, 6), "weight_ih_l0", 1),
         (lambda: nn.GRUCell(5, 6), "weight_ih", 3),
         (Block, "qkv.weight", 3),
+        (GroupedQueries, "qkv.weight", 1),
         (Experts, "weight", 3),
     ],
 )
@@ -55,6 +77,31 @@ def test_a_weight_is_as_many_matrices_as_are_packed_or_stacked_in_it(module, nam
     [weight] = [each for each in selection.constrained if each.name == f"layer.{name}"]
     assert weight.neurons == norms
     torch.testing.assert_close(packed(weight.tensor, norms), torch.ones(norms))
+
+
+@pytest.mark.parametrize("direction", ["incoming", "outgoing"])
+@pytest.mark.parametrize("width", [8, 9])
+@pytest.mark.parametrize(("attention", "outputs"), [(GPT2Attention, 1), (LinearAttention, 0)])
+def test_queries_keys_and_values_are_told_apart_along_the_outputs(attention, outputs, width, direction):
+    model = attention(width)
+    selection = pbwn.project_(model, per="matrix", direction=direction, output_layer=None)
+    assert str(selection.constrained[0].axes) == "3 packed matrices"
+    norms = torch.stack([each.norm() for each in model.c_attn.weight.detach().chunk(3, outputs)])
+    torch.testing.assert_close(norms, torch.ones(3))
+
+
+def test_matrices_packed_along_the_second_dimension_train_and_resume():
+    model = GPT2Attention(4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, per="matrix", output_layer=None, constraint=pbwn.UnitNorm("initial"))
+    before = projection.state_dict()
+    model.c_attn(torch.randn(5, 4)).square().sum().backward()
+    optimizer.step()
+    assert projection.check().ok
+    projection.load_state_dict(before)
+    other = {**before, "weights": {"c_attn.weight": {"neurons": [], "groups": 3}}}
+    with pytest.raises(ValueError, match="axes"):
+        projection.load_state_dict(other)
 
 
 @pytest.mark.parametrize("backend", ["torch", "numba"])
@@ -90,6 +137,12 @@ def test_matrix_norms_ask_no_more_of_an_accelerator_than_neuron_norms():
 def make(seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def make_with_packed_columns():
+    torch.manual_seed(0)
+    layers = {"c_attn": Conv1D(18, 6), "activation": nn.Tanh(), "out": nn.Linear(18, 2)}
+    return nn.Sequential(OrderedDict(layers))
 
 
 def train(model, optimizer, steps, first=0):
@@ -138,8 +191,8 @@ def test_a_state_of_neurons_is_refused_for_matrices():
 def sharded_matrices_equal_those_of_one_process():
     from torch.distributed.fsdp import fully_shard
 
-    for step in ("plain", "tangent", "angle"):
-        alone, model = make(), make()
+    for step, build in product(("plain", "tangent", "angle"), (make, make_with_packed_columns)):
+        alone, model = build(), build()
         fully_shard(model)
         for each in (alone, model):
             optimizer = torch.optim.Adam(each.parameters(), lr=0.01)

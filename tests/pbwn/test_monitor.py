@@ -289,6 +289,24 @@ def test_several_optimizers_are_recorded_each_by_its_own_steps_and_rate():
     assert rates == pytest.approx({"0.weight": 0.1, "2.weight": 0.01, "5.weight": 0.01}, rel=1e-5)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_of_weights_that_are_not_finite_no_angle_and_no_small_drift_is_recorded(value):
+    model = network()
+    optimizer = sgd(model)
+    monitor = pbwn.attach(model, optimizer).monitor(every=1)
+    gradient(model, optimizer, 0)
+    with torch.no_grad():
+        model[0].weight.grad[1] = value
+        model[2].weight.zero_()
+        model[2].weight.grad.zero_()
+    optimizer.step()
+    records = {record["weight"]: record for record in monitor.records}
+    assert math.isnan(records["0.weight"]["angle"])
+    assert not math.isfinite(records["0.weight"]["drift"])
+    assert records["2.weight"]["angle"] == 0  # rows of zeros have not turned
+    assert records["2.weight"]["drift"] == 1
+
+
 def test_the_loss_around_projections_is_recorded_and_nothing_of_it_stays():
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -331,6 +349,24 @@ def test_a_loss_that_is_not_one_number_is_refused_with_what_was_returned(loss, f
     gradient(model, optimizer, 0)
     with pytest.raises(TypeError, match=f"must be one number.* returned {found}"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("options", [{}, {"step": "tangent"}, {"every": 2}], ids=str)
+def test_a_step_that_a_loss_has_broken_off_counts_as_not_projected_and_the_next_one_projects(options):
+    model = network()
+    optimizer = sgd(model)
+    projection = pbwn.attach(model, optimizer, **options)
+    losses = iter([])
+    monitor = projection.monitor(every=2, loss=lambda: next(losses))
+    train(model, optimizer, [0])
+    with pytest.raises(StopIteration):
+        train(model, optimizer, [1])
+    assert projection.state_dict()["projected"] == [False]
+    assert "between projections" in str(projection.check())
+    monitor.stop()
+    train(model, optimizer, [2, 3])
+    assert projection.state_dict()["projected"] == [True]
+    assert projection.check().ok
 
 
 def test_sparse_gradients_are_measured_like_dense_ones():
@@ -454,6 +490,7 @@ def test_a_monitor_goes_with_the_projection_and_can_still_be_stopped():
         ({"every": True}, ValueError, "got True"),
         ({"loss": 3.0}, TypeError, "function without arguments"),
         ({"writer": "runs"}, TypeError, "SummaryWriter"),
+        ({"on_record": 3}, TypeError, "on_record must be a function of a record; got int"),
     ],
 )
 def test_bad_settings_are_refused(options, error, message):

@@ -243,6 +243,15 @@ NAMED = {
         ],
         "'rpn.head.cls_logits', 'rpn.head.bbox_pred', 'roi.box_predictor.cls_score', 'roi.box_predictor.bbox_pred'",
     ),
+    "Segment Anything": (
+        [
+            "image_encoder.neck",
+            "mask_decoder.transformer.out_proj",
+            "mask_decoder.output_hypernetworks_mlps[4]",
+            "mask_decoder.iou_prediction_head:3",
+        ],
+        "'mask_decoder.output_hypernetworks_mlps.{0..3}', 'mask_decoder.iou_prediction_head.2'",
+    ),
     "a U-Net of one's own": (["inc", "down.0.conv", "up.0.conv", "outc", "attention_gate.proj"], "'outc'"),
     "an actor and a critic": (["body", "policy_head", "value_head", "log_scale_net"], "'policy_head', 'value_head'"),
     "one head for each task": (["encoder.fc", "heads[3]", "projector"], "'heads.{0..2}'"),
@@ -319,6 +328,16 @@ TRANSFORMERS = {
         {},
         "'qa_outputs.start_logits.dense', 'qa_outputs.end_logits.dense_1', 'qa_outputs.answer_class.dense_1' "
         f"{BY_NAMES}",
+    ),
+    "SamModel": (
+        {},
+        "'mask_decoder.output_hypernetworks_mlps.{0..3}.proj_out', "
+        f"'mask_decoder.iou_prediction_head.proj_out' {BY_NAMES}",
+    ),
+    "SamHQModel": (
+        {},
+        "'mask_decoder.output_hypernetworks_mlps.{0..3}.proj_out', 'mask_decoder.hq_mask_mlp.proj_out', "
+        f"'mask_decoder.iou_prediction_head.proj_out' {BY_NAMES}",
     ),
     "Qwen2_5OmniForConditionalGeneration": ({}, f"'thinker.lm_head', 'talker.codec_head' {BY_NAMES}"),
     "FlavaForPreTraining": (
@@ -479,6 +498,14 @@ class TakesADictionary(nn.Module):
 
     def forward(self, batch):
         return self.b(self.a(batch["x"]))
+
+
+def test_inputs_that_the_model_refuses_are_an_error_that_says_what_to_pass():
+    words = (
+        r"the model refuses these inputs \(RuntimeError: mat1.*\): pass what its forward takes.*select\(model, \*inp"
+    )
+    with pytest.raises(ValueError, match=words):
+        pbwn.select(small(), torch.randn(3, 5))
 
 
 def test_a_model_that_takes_a_dictionary_gets_it():

@@ -342,7 +342,7 @@ def shards_in_an_order_of_their_own_are_refused_or_named_rightly():
         fully_shard(model, mesh=mesh["data"], shard_placement_fn=lambda weight: Shard(dim))
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
-    with pytest.raises(ValueError, match="whose order is not known"):
+    with pytest.raises(ValueError, match="which of its blocks a process has is not known"):
         pbwn.attach(*sharded_twice(nn.ConvTranspose1d(8, 6, 2, groups=2), 0), output_layer=None)
     projection = pbwn.attach(*sharded_twice(nn.ConvTranspose1d(3, 8, 2), 1), output_layer=None)
     assert projection.check().dead == {"0.weight": (2,)}

@@ -19,6 +19,7 @@ LIBRARY = Path(pbwn.__file__).parent
 LAYERS = [
     "axes",
     "layout",
+    "warning",
     "constraint",
     "functional",
     "paths.torch",

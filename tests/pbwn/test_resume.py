@@ -159,15 +159,16 @@ def test_the_state_of_another_run_is_refused(change, words):
         run.projection.load_state_dict({**run.projection.state_dict(), **change})
 
 
-def test_a_state_of_other_axes_is_refused_even_where_its_radii_fit():
+@pytest.mark.parametrize("other", [{"direction": "outgoing"}, {"per": "matrix"}, {"axes": {"0.weight": (1,)}}], ids=str)
+def test_a_state_of_other_axes_is_refused_even_where_its_radii_fit(other):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first = pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"))
     state = first.state_dict()
     first.detach()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="the same axes and direction"):
-        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"), direction="outgoing", state=state)
+    with pytest.raises(ValueError, match="the same axes, direction and per"):
+        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm("initial"), state=state, **other)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
@@ -203,12 +204,16 @@ def test_a_state_of_the_first_version_is_still_read(axes, constraint, text):
     ("changed", "words"),
     [({"every": 5}, "every=2, now 5"), ({"gradient": "riemannian"}, "gradient='ordinary', now 'riemannian'")],
 )
-def test_resuming_with_other_settings_says_which_differ(changed, words):
+def test_resuming_with_other_settings_says_which_differ_and_where(changed, words):
     run = Run(torch.optim.SGD, every=2)
     run.attach()
     again = Run(torch.optim.SGD, **{"every": 2, **changed})
-    with pytest.warns(UserWarning, match=f"other settings than the state was saved with: {words}"):
+    message = f"other settings than the state was saved with: {words}"
+    with pytest.warns(UserWarning, match=message) as by_attach:
         again.load(run.save(), attach_first=False)
+    with pytest.warns(UserWarning, match=message) as by_load:
+        again.projection.load_state_dict(run.projection.state_dict())
+    assert {warning.filename for warning in (*by_attach, *by_load)} == {__file__}
 
 
 @pytest.mark.parametrize(

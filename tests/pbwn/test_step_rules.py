@@ -105,6 +105,28 @@ def test_a_row_whose_update_is_not_finite_stays_as_it_was_and_a_free_one_keeps_i
     torch.testing.assert_close(entry.tensor[[0, 2]].norm(dim=1), torch.ones(2))
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba", pytest.param("compile", marks=pytest.mark.long)])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_row_that_became_zero_takes_the_direction_of_its_update_as_it_does_in_a_plain_step(rule, backend):
+    torch.manual_seed(0)
+    entry = constrained(functional.project_(torch.randn(4, 6), Axes((0,))), Axes((0,)))
+    with torch.no_grad():
+        entry.tensor[2:] = 0
+    before = entry.tensor.detach().clone()
+    with torch.no_grad():
+        entry.tensor[:3].add_(0.1 * torch.randn(3, 6))
+    reference, rates = entry.tensor.detach().clone(), [0.1] if rule == "angle" else None
+    expected = functional.project_(reference[2].clone(), Axes(()))
+    if rule == "angle":
+        functional.angle_step_(reference, before, Axes((0,)), 1.0, 0.1)
+    else:
+        functional.tangent_step_(reference, before, Axes((0,)), 1.0)
+    torch.testing.assert_close(reference[2], expected)
+    Batch([entry], pbwn.UnitNorm(), backend=backend).step_([before], rates)
+    torch.testing.assert_close(entry.tensor.detach(), reference)
+    assert not entry.tensor[3].any()  # without an update it stays zero
+
+
 @pytest.mark.parametrize("backend", ["torch", "numba"])
 @pytest.mark.parametrize("size", [1e22, 1e30])
 def test_a_tangent_update_whose_squares_overflow_ends_on_the_sphere(size, backend):

@@ -117,7 +117,7 @@ class Shard:
         mesh, cut_dims = weight.device_mesh, [getattr(placement, "dim", None) for placement in weight.placements]
         groups = [mesh.get_group(i) for i, cut in enumerate(cut_dims) if cut is not None and cut not in axes.neurons]
         part = weight.to_local()
-        if axes.groups == 1 or 0 not in cut_dims:
+        if axes.groups == 1 or axes.grouped not in cut_dims:
             return cls(part, axes, tuple(groups), mesh.device_type)
         blocks = torch.arange(weight.shape[0], device=part.device) // (weight.shape[0] // axes.groups)
         for index, cut in enumerate(cut_dims):
@@ -125,10 +125,11 @@ class Shard:
                 pieces, rank = blocks.chunk(mesh.size(index)), mesh.get_local_rank(index)
                 blocks = pieces[rank] if rank < len(pieces) else blocks[:0]
         cuts = [placement for placement, cut in zip(weight.placements, cut_dims, strict=True) if cut == 0]
-        if any(type(placement).__name__ != "Shard" for placement in cuts) or len(blocks) != part.shape[0]:
+        is_unknown = any(type(placement).__name__ != "Shard" for placement in cuts) or len(blocks) != part.shape[0]
+        if axes.grouped or is_unknown:
             raise ValueError(
-                f"a grouped weight of shape {tuple(weight.shape)} is sharded as {weight.placements}, whose order is "
-                "not known: shard it along another dimension, or leave it alone with skip="
+                f"a grouped weight of shape {tuple(weight.shape)} is sharded as {weight.placements}, and which of its "
+                "blocks a process has is not known: shard it along another dimension, or leave it alone with skip="
             )
         return cls(part, Axes((0, *axes.neurons)), tuple(groups), mesh.device_type, blocks, axes.groups)
 

@@ -316,7 +316,7 @@ def _step(elements, table, addresses, starts, radii, rates):
                 length = squares + 2.0 * multiple * along + multiple * multiple * size
             else:
                 multiple = 1.0
-                kept = 1.0 - along / squares
+                kept = 1.0 - along / squares if squares != 0.0 else 1.0  # nothing is along a row of zeros
                 length = squares * kept * kept + 2.0 * kept * along + size
             factor = radius / np.sqrt(length)
             if not (0.0 < size < np.inf and 0.0 < multiple < np.inf and 0.0 < factor < np.inf):

@@ -75,7 +75,8 @@ _ANYWHERE = re.compile(
     r"output_projection|(\w+_)?(class|cls|box|bbox|mask|label|objectness|decode|aux|auxiliary|score|codec|ctc|"
     r"segmentation|regression|detection|classification|mlm|nsp|itm|answer)_heads?|"
     r"(class|box|bbox|mask|label)(_\w+)?_(predictors?|embed|embedder)|(class|cls|box|bbox|mask|obj)_(scores?|preds?)|"
-    r"aux\d*|AuxLogits|(?!\w*(router|gate|attn|attention)_)(\w+_)?logits(_\w+)?|controlnet_(\w+_)?blocks?"
+    r"aux\d*|AuxLogits|(?!\w*(router|gate|attn|attention)_)(\w+_)?logits(_\w+)?|controlnet_(\w+_)?blocks?|"
+    r"(output_hypernetworks|hq_mask)_mlps?"
 )
 # these on the highest level where there are some,
 _HIGH = re.compile(

@@ -48,12 +48,12 @@ class Reason:
 
 EMBEDDING = Reason("embedding (also= constrains it)")
 OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
-ADAPTER = Reason("adapter (also= constrains it)")
+ADAPTER = Reason("adapter (also= constrains it, but for rows of zeros)")
 FROZEN = Reason("frozen", untrained=True)
 NOT_HELD = Reason("not in the given optimizers", untrained=True)
 ALL_ZERO = Reason(
     "all zero (such as LoRA's B, or a residual branch that starts at zero): its first step would be scaled up to "
-    "the sphere (also= constrains it)"
+    "the sphere (MaxNorm constrains it; with UnitNorm, start it from other values)"
 )
 _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
 

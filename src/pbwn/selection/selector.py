@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +20,7 @@ from pbwn.selection.rules import NOT_HELD, OUTPUT_LAYER, Reason, axes_or_reason,
 from pbwn.selection.table import folded, plural, shape_text
 from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
 from pbwn.selection.zeros import without_zeros
+from pbwn.warning import warn
 
 Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
 
@@ -305,15 +304,7 @@ def _warn_once(model: nn.Module, message: str) -> None:
     key = (kind.__module__, kind.__qualname__, message)
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(f"{kind.__name__}: {message}", stacklevel=_frames_inside())
-
-
-def _frames_inside() -> int:
-    """How many frames lie between a warning and the line outside of this package that led to it."""
-    depth, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("pbwn."):
-        depth, frame = depth + 1, frame.f_back
-    return depth
+        warn(f"{kind.__name__}: {message}")
 
 
 def _tied(model: nn.Module) -> list[list[NamedParameter]]:

@@ -35,7 +35,8 @@ def see_output(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParam
     states and cached keys are. The pass is made in the model's own mode, without gradients; buffers and torch's random
     state are put back afterwards.
     """
-    weights, tracer, output = _traced(unwrap(model), inputs)
+    with refusal_of("these inputs", "pass what its forward takes, such as pbwn.select(model, *inputs)"):
+        weights, tracer, output = _traced(unwrap(model), inputs)
     last, hidden = tracer.leading_to(tensors_in(output))
     return [weights[index] for index in sorted(last)], [weights[index] for index in sorted(hidden)]
 
@@ -175,6 +176,15 @@ def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
         parts = getattr(value, "__dict__", {}).values()  # such as a distribution
     for part in parts:
         yield from tensors_in(part, seen)
+
+
+@contextmanager
+def refusal_of(inputs: str, advice: str) -> Iterator[None]:
+    """Turn whatever a model's pass raises into an error that says what the model was given, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"the model refuses {inputs} ({type(error).__name__}: {error}): {advice}") from error
 
 
 def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
