@@ -6,8 +6,11 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pbwn_repro.commands import (
+    Command,
+    Group,
     archive,
     bench,
     data,
@@ -18,6 +21,7 @@ from pbwn_repro.commands import (
     migrate,
     report,
     reproduce,
+    say,
     show,
     sweep,
     train,
@@ -39,20 +43,20 @@ EPILOG = (
     "3 a loss or gradient was not finite; 75 stopped on request: run the same command to resume."
 )
 
-app = typer.Typer(name="pbwn", no_args_is_help=True, pretty_exceptions_enable=False)
-app.command(rich_help_panel=PAPER)(demo.demo)
-app.command("list", rich_help_panel=PAPER)(list.list_artefacts)
-app.command(rich_help_panel=PAPER)(show.show)
-app.command(rich_help_panel=PAPER)(reproduce.reproduce)
-app.command(rich_help_panel=PAPER)(report.report)
-app.command(rich_help_panel=RUNS)(train.train)
-app.command(rich_help_panel=RUNS)(archive.archive)
-app.command(rich_help_panel=RUNS)(migrate.migrate)
+app = typer.Typer(name="pbwn", cls=Group, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command(cls=Command, rich_help_panel=PAPER)(demo.demo)
+app.command("list", cls=Command, rich_help_panel=PAPER)(list.list_artefacts)
+app.command(cls=Command, rich_help_panel=PAPER)(show.show)
+app.command(cls=Command, rich_help_panel=PAPER)(reproduce.reproduce)
+app.command(cls=Command, rich_help_panel=PAPER)(report.report)
+app.command(cls=Command, rich_help_panel=RUNS)(train.train)
+app.command(cls=Command, rich_help_panel=RUNS)(archive.archive)
+app.command(cls=Command, rich_help_panel=RUNS)(migrate.migrate)
 app.add_typer(data.app, name="data", rich_help_panel=RUNS)
-app.command(rich_help_panel=OWN)(inspect.inspect)
-app.command(rich_help_panel=OWN)(sweep.sweep)
-app.command(rich_help_panel=MACHINE)(doctor.doctor)
-app.command(rich_help_panel=MACHINE)(bench.bench)
+app.command(cls=Command, rich_help_panel=OWN)(inspect.inspect)
+app.command(cls=Command, rich_help_panel=OWN)(sweep.sweep)
+app.command(cls=Command, rich_help_panel=MACHINE)(doctor.doctor)
+app.command(cls=Command, rich_help_panel=MACHINE)(bench.bench)
 
 
 def _show_version(wanted: bool) -> None:
@@ -87,5 +91,5 @@ def run() -> None:
         code = exit_code(error)
         if code is None:
             raise
-        print(f"pbwn: {_said(error)}", file=sys.stderr)
+        say(Console(stderr=True), f"pbwn: {_said(error)}")
         sys.exit(code)

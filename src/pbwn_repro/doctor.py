@@ -187,7 +187,7 @@ def compiled_projection() -> Iterator[Finding]:
             "warn", "projection", f"not compiled: {lack}", "pip install 'pbwn[fast]'; it works without, slower"
         )
         return
-    yield Finding("ok", "projection", "compiled, on threads of its own; numba's threading layer is not used")
+    yield Finding("ok", "projection", "compiled, on threads of its own, not numba's")
 
 
 def memory() -> Finding:
@@ -207,19 +207,18 @@ def memory() -> Finding:
 def accelerator() -> Finding:
     """The GPUs that torch sees."""
     if not torch.cuda.is_available():
-        return Finding("ok", "GPU", "none that torch sees: runs use the processor")
+        return Finding("ok", "GPU", "none that torch sees: runs use the CPU")
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return Finding("ok", "GPU", ", ".join(names))
 
 
 def _wait_policy(policy: str) -> Finding:
     if policy == "passive":
-        return Finding("ok", "wait policy", "passive: threads sleep while they wait")
+        return Finding("ok", "OMP_WAIT_POLICY", "passive: threads sleep while they wait")
     remedy = "export OMP_WAIT_POLICY=passive"
     if policy:
-        return Finding("warn", "wait policy", f"{policy}: waiting threads take the cores from other runs", remedy)
-    detail = "not set: right for one run; `pbwn reproduce` and torchrun set it to passive"
-    return Finding("ok", "wait policy", detail, f"for several runs that you start yourself, {remedy}")
+        return Finding("warn", "OMP_WAIT_POLICY", f"{policy}: waiting threads take the cores from other runs", remedy)
+    return Finding("ok", "OMP_WAIT_POLICY", "not set (fine for a single run)", f"for several at a time, {remedy}")
 
 
 LITTLE_ROOM, NO_ROOM = 5e9, 2e8

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pbwn_repro.errors import DataError, UnknownSetError, UsageError
+
 if TYPE_CHECKING:
     from pbwn_repro.runs.sweep import Sweep
 
@@ -23,19 +25,19 @@ DONE, FAILED, USAGE, NON_FINITE, INTERRUPTED = 0, 1, 2, 3, 75
 
 def exit_code(error: Exception) -> int | None:
     """The exit code of an error that a user can do something about; None for all others, which are bugs."""
-    from pbwn_repro.data import DataError, UnknownSetError
-    from pbwn_repro.engine.finite import NonFiniteError
+    if isinstance(error, (UsageError, UnknownSetError)):
+        return USAGE
+    if isinstance(error, (DataError, OSError)):
+        return FAILED
+    from pbwn_repro.engine.finite import NonFiniteError  # imports torch, which a mistyped name need not wait for
     from pbwn_repro.engine.signals import Interrupted
-    from pbwn_repro.errors import UsageError
     from pbwn_repro.runs.folder import BusyError
 
     if isinstance(error, Interrupted):
         return INTERRUPTED
     if isinstance(error, NonFiniteError):
         return NON_FINITE
-    if isinstance(error, (UsageError, UnknownSetError)):
-        return USAGE
-    return FAILED if isinstance(error, (DataError, OSError, BusyError)) else None
+    return FAILED if isinstance(error, BusyError) else None
 
 
 def sweep_code(sweep: Sweep) -> int:

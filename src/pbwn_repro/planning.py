@@ -6,7 +6,7 @@ Each run is made once, however many artefacts show it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -291,7 +291,8 @@ class Standing:
     """An artefact at a scale; `done` are the runs that ended, also those that diverged.
 
     `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them; `gpu_seconds` for all runs on a
-    current GPU, whatever there is here, and 0 where the processor is what is measured.
+    current GPU, whatever there is here, and 0 where the processor is what is measured. `same_as` is a smaller scale at
+    which the same is measured.
     """
 
     runs: int
@@ -299,13 +300,14 @@ class Standing:
     seconds: float
     longest: float
     gpu_seconds: float = 0.0
+    same_as: Scale | None = None
 
 
-def overview(out: Path, speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
-    """The standing of each artefact at each scale, from what is on the disk below `out`."""
+def overview(out: Callable[[str], Path], speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
+    """The standing of each artefact at each scale, from the runs in the folder that `out` gives for its name."""
     finished: dict[Path, set[tuple[str, int]]] = {}
     return {
-        name: {scale: standing(artefact, scale, out, speeds, finished) for scale in SCALES}
+        name: {scale: standing(artefact, scale, out(name), speeds, finished) for scale in SCALES}
         for name, artefact in {**ARTEFACTS, **EXPERIMENTS}.items()
     }
 
@@ -317,7 +319,9 @@ def standing(
     if isinstance(artefact, MeasuredArtefact):
         job = measuring_job(artefact, scale, out, speeds)
         seconds = speeds.measuring_seconds(job.flops)
-        return Standing(1, int(job.state == "done"), seconds, seconds)
+        smaller = SCALES[: SCALES.index(scale)]
+        same_as = next((each for each in smaller if artefact.options(each) == artefact.options(scale)), None)
+        return Standing(1, int(job.state == "done"), seconds, seconds, same_as=same_as)
     assert isinstance(artefact, TrainedArtefact)
     seeds, runs, done, times, on_gpu = artefact.seeds[scale], 0, 0, [0.0], 0.0
     last, further = artefact.seeds_at_best.get(scale, seeds), dict[str, tuple[int, float]]()

@@ -1,5 +1,6 @@
 """The command line as a whole: its help is for newcomers, its names complete."""
 
+import io
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import cli_surface
@@ -15,7 +17,7 @@ import pbwn
 import pbwn_repro
 from pbwn_repro import catalog, cli, exit_codes, methods, models
 from pbwn_repro.cli import EPILOG, app
-from pbwn_repro.commands import names
+from pbwn_repro.commands import names, say
 from pbwn_repro.config import ConfigError
 from pbwn_repro.data import DataError, UnknownSetError
 from pbwn_repro.data.published import KNOWN_SETS
@@ -46,6 +48,17 @@ def test_every_command_and_every_option_says_what_it_does(command):
     assert options
     for line in options:
         assert re.search(r"[a-z]{2,}.*[.)\]]", line.partition("--")[2]), f"{command}: {line}"
+
+
+@pytest.mark.parametrize("command", cli_surface.surface())
+def test_help_has_no_python_types_and_no_broken_lines(command):
+    words = command.split()[1:]
+    printed = pbwn_command(*words, "--help", columns="200").output
+    assert not re.findall(r"<(?:bool|int|float|str|path|list)\b", printed)
+    if words and words != ["data"]:  # a group has its examples one below the other
+        description = printed.partition("[OPTIONS]")[2].partition("╭")[0]
+        paragraphs = [part.splitlines() for part in description.split("\n" + " " * 200 + "\n")[1:]]
+        assert all(len(line.rstrip()) > 140 for lines in paragraphs for line in lines[:-1])
 
 
 def test_the_exit_codes_are_the_same_in_help_docs_and_code():
@@ -86,6 +99,27 @@ def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatc
         cli.run()
     if code is not None:
         assert (end.value.code, capsys.readouterr().err) == (code, f"pbwn: {error}\n")
+
+
+@pytest.mark.parametrize("words", [("show", "table-9"), ("reproduce", "tabel-3")])
+def test_a_mistyped_name_does_not_wait_for_torch(words):
+    program = (
+        f"import sys; sys.argv = ['pbwn', *{words}]; from pbwn_repro import cli\n"
+        "try: cli.run()\nfinally: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "False\n")
+    assert "did you mean 'table-" in done.stderr
+
+
+def test_an_error_is_wrapped_between_words_on_a_terminal_only(monkeypatch):
+    error = UsageError("a long word " * 20 + "/a/path:smile:")
+    for is_terminal, lines in ((True, 5), (False, 1)):
+        stream = io.StringIO()
+        console = Console(file=stream, force_terminal=is_terminal, width=60, color_system=None)
+        say(console, str(error))
+        assert len(stream.getvalue().splitlines()) == lines
+        assert stream.getvalue().endswith("/a/path:smile:\n")
 
 
 def test_an_error_of_the_system_s_names_the_file_and_no_number(tmp_path, monkeypatch, capsys):

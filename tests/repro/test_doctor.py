@@ -31,7 +31,17 @@ def package(folder, name, code, version="0.1"):
 def test_a_healthy_machine_has_nothing_to_mend(tmp_path):
     done = doctor(tmp_path)
     assert done.exit_code == 0, done.output
-    for topic in ("python", "torch", "threads", "wait policy", "projection", "memory", "GPU", "output folder", "disk"):
+    for topic in (
+        "python",
+        "torch",
+        "threads",
+        "OMP_WAIT_POLICY",
+        "projection",
+        "memory",
+        "GPU",
+        "output folder",
+        "disk",
+    ):
         assert f" {topic}" in done.output
     assert "data cifar10: not downloaded" in done.output
     assert "pbwn data get cifar10" in done.output
@@ -109,7 +119,7 @@ def test_a_package_that_runs_from_a_folder_is_told_how_to_be_installed():
 @pytest.mark.parametrize(("policy", "level"), [("passive", "ok"), ("ACTIVE", "warn"), ("", "ok")])
 def test_threads_that_spin_are_worth_knowing(policy, level, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
-    [finding] = [each for each in examination.threads() if each.topic == "wait policy"]
+    [finding] = [each for each in examination.threads() if each.topic == "OMP_WAIT_POLICY"]
     assert finding.level == level
     assert ("OMP_WAIT_POLICY=passive" in finding.remedy) == (policy != "passive")
 

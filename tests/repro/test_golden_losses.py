@@ -20,7 +20,8 @@ def test_three_steps_have_the_losses_that_were_written_down(case):
     if golden.machine() == STORED["machine"]:
         assert found == known, "if you meant it: python tests/golden.py --all"
     else:
-        assert found == pytest.approx(known, rel=1e-5), "if you meant it: python tests/golden.py --all"
+        steps = 1 if golden.CASES[case][0] in golden.AMPLIFYING else 3
+        assert found[:steps] == pytest.approx(known[:steps], rel=1e-5), "if you meant it: python tests/golden.py --all"
 
 
 def test_losses_of_two_machines_are_never_stored_together():

@@ -92,6 +92,25 @@ def test_a_model_of_the_user_s_trains_resumes_and_is_exported(here, tmp_path):
     assert contents(folder) == before
 
 
+def test_a_bug_in_a_method_of_the_user_s_keeps_its_traceback(here, tmp_path):
+    (tmp_path / "own_methods.py").write_text(
+        "from pbwn_repro.methods import Method\n"
+        "class Mine(Method):\n"
+        "    def prepare(self, model, layers):\n"
+        "        raise ValueError('a bug of mine')\n"
+    )
+    with pytest.raises(ValueError, match="a bug of mine"):
+        here("train", "--model", "own_models:build", *SHORT, "--method", "own_methods:Mine")
+
+
+def test_what_the_library_refuses_about_a_model_of_the_user_s_is_one_line(here):
+    words = ("train", "--model", "own_models:embedding", "--data", "text:own_models.py", "--steps", "2")
+    words += ("--set", "data.context=8")
+    code, _, told = here(*words)
+    assert code == 2
+    assert told.startswith("pbwn: own_models:embedding: nothing to constrain")
+
+
 def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
     words = ("train", "--model", "own_models:build", *SHORT)
     assert here(*words)[0] == 0

@@ -303,13 +303,40 @@ def test_the_gradient_of_the_whitening_is_right_also_where_eigenvalues_agree(deg
     assert torch.autograd.gradcheck(orthonormal, rows.requires_grad_())
 
 
-def test_groups_are_equal_and_no_larger_than_asked_for():
-    for rows in (10, 16, 64, 250, 750, 97):
+def test_groups_are_few_and_no_larger_than_asked_for():
+    for rows in (10, 16, 64, 250, 750, 97, 67, 127, 1):
         count = num_groups(rows, 64)
-        assert rows % count == 0
-        assert rows // count <= 64
+        assert -(-rows // count) <= 64
+        assert count < 2 * -(-rows // 64)
     with pytest.raises(UsageError, match="rows of one element"):
         num_groups(4, 0)
+
+
+def test_the_last_group_may_be_smaller():
+    made = OrthonormalRows(num_groups(97, 64))(torch.randn(97, 80))
+    for group in (made[:49], made[49:]):
+        torch.testing.assert_close(group @ group.T, torch.eye(len(group)), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [torch.ones(1, 2, 5), torch.zeros(1, 2, 5)])
+def test_rows_that_depend_on_each_other_give_finite_weights_and_gradients(rows):
+    rows = (rows * torch.arange(5.0)).requires_grad_()
+    made = orthonormal(rows)
+    made.sum().backward()
+    assert made.isfinite().all()
+    assert rows.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["wn", "own", "decay", "sgd-g", "unit-start"])
+def test_a_method_that_finds_no_weights_says_so_instead_of_training_plainly(name):
+    model, chosen = nn.Sequential(nn.Linear(3, 2)), method(name)
+
+    def begin():
+        chosen.prepare(model, {})
+        chosen.optimizer(model, SGD(lr=0.1), {})
+
+    with pytest.raises(ValueError, match="nothing to"):
+        begin()
 
 
 @pytest.mark.parametrize(("network", "count"), [("mlp", 4), ("resnet-8", 7)])
@@ -385,9 +412,11 @@ def test_path_sgd_has_the_same_losses_from_two_scaled_starts_and_sgd_has_not():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: models.build("resnet-8"), "ResNet has other parameters"),
-        (lambda: models.build("mlp", normalisation="batch"), "MLP has other parameters"),
-        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), "Sequential has other parameters"),
+        (lambda: models.build("resnet-8"), "ResNet has a Conv2d"),
+        (lambda: models.build("mlp", normalisation="batch"), "MLP has a BatchNorm1d"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), "Sequential has another structure"),
+        (lambda: nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 3)), "Sequential has another structure"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3)), "Sequential has a Tanh"),
     ],
 )
 def test_path_sgd_refuses_what_is_no_chain_of_linear_layers(model, words):

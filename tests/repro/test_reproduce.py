@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import pbwn_repro
 from pbwn_repro import cli
 from pbwn_repro.exit_codes import FAILED, INTERRUPTED, USAGE
 
@@ -158,7 +161,22 @@ def test_list_shows_every_artefact_and_what_is_done(here, tmp_path, monkeypatch)
     assert "1/6" in lines["figure-2b"]
     assert "0/540" in lines["table-8"]
     assert "GPU h" in lines["table-7"]
+    assert re.search(
+        r"^figure-1 +0/1  - +0/1  - +as short *\n  Scaling-based weight space symmetry$", said, re.MULTILINE
+    )
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_list_counts_the_results_that_the_project_ships_where_there_are_no_own_runs(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "table-3").mkdir(parents=True)
+    _, said, _ = here("list")
+    done = {line.split()[0]: line for line in said.splitlines() if line.startswith(("figure-", "table-"))}
+    assert "1/1" in done["figure-1"]
+    assert "0/75" in done["table-3"]
+    folders = said.partition("'Done' counts the runs in the folder ")[2].partition(". Times")[0]
+    shipped = Path(pbwn_repro.__file__).parents[2] / "results"
+    assert "".join(folders.split()) == f"runs,orofwhathasnonethere,in{shipped}"
 
 
 def test_a_command_that_is_asked_to_stop_says_so_and_resumes(tmp_path):

@@ -171,6 +171,7 @@ class Claim:
 
     Args:
         name: unique among all claims.
+        quote: the paper's words; empty where the claim is ours, of an experiment that the paper does not have.
         words: the claim in a few words of ours, with the margin where the test has one.
         contradicted: the cells of the paper's own table that speak against it, by row (the one that should win or
             cost) and column.

@@ -86,21 +86,21 @@ PLASTICITY = TrainedArtefact(
     claims=(
         Claim(
             "plasticity-kept",
-            "(ours)",
+            "",
             "the error on the last quarter of the sub-tasks is lower than with free weights",
             Better(("pbwn", "pbwn-initial"), ("normal",), "late_subtask_error"),
             note="A claim of ours; the paper says nothing of it.",
         ),
         Claim(
             "plasticity-decay",
-            "(ours)",
+            "",
             f"no weight decay has to be tuned: the error is at most {GOOD:g} points above that with any of the decays",
             NotWorse(("pbwn", "pbwn-initial"), tuple(DECAYS), GOOD, "late_subtask_error"),
             note="A claim of ours; the paper says nothing of it.",
         ),
         Claim(
             "plasticity-rates",
-            "(ours)",
+            "",
             f"it is good at more learning rates than any of the decays (within {GOOD:g} points of the lowest error)",
             Wider(("pbwn",), tuple(DECAYS), "lr", GOOD, "late_subtask_error"),
             note="A claim of ours; the paper says nothing of it.",

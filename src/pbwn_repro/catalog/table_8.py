@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pbwn_repro.catalog.artefact import INIT, Axis, Column, Labels, Scale, TrainedArtefact, read_table
+from pbwn_repro.catalog.artefact import INIT, UNIT_START, Axis, Column, Labels, Scale, TrainedArtefact, read_table
 from pbwn_repro.catalog.cifar import ERROR
 from pbwn_repro.catalog.claims import Better, BetterThanQuoted, Claim
 
@@ -17,7 +17,7 @@ OTHERS = ("catgan", "skip-dgm", "aux-dgm", "vat", "ladder", "ladder-amlp", "gan-
 
 def _axes(scale: Scale) -> tuple[Axis, ...]:
     return (
-        Axis("method", ("normal", "pbwn"), "row"),
+        Axis("method", ("normal", "pbwn"), "row", (UNIT_START,)),
         Axis("labels", LABELS, "column"),
         Axis("lr", RATES if scale == "paper" else RATES[:1], "searched"),
         Axis("weight_decay", DECAYS if scale == "paper" else DECAYS[:1], "searched"),
@@ -48,10 +48,10 @@ TABLE_8 = TrainedArtefact(
     protocol="Adam, 50,000 iterations and 25,000 more with the rate falling to 0; learning rates 0.002, 0.001, 0.0005 "
     "and weight decays 0.0002, 0.0001, 0 searched; ten seeds.",
     departures=(
-        "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` selects that "
-        "which Rasmus et al. write, (z_hat - m) / s.",
-        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` selects that of Pezeshki "
-        "et al. (2016), which the table quotes as Ladder+AMLP.",
+        "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` selects the "
+        "form of Rasmus et al., (z_hat - m) / s.",
+        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` selects the one of "
+        "Pezeshki et al. (2016), which the table quotes as Ladder+AMLP.",
         "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
         "it were the number of labels.",
         "The scale of the output's BN starts at 1; in the authors' code uniform in (0, 1), which `--only init=authors` "

@@ -5,14 +5,45 @@ Here stands what several of them share: their options, and how they speak.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
 
 from pbwn_repro.commands.names import Completion, completing, data_sets, networks
+
+
+def _untyped(parameters: list[Any]) -> list[Any]:
+    """Have help leave out Python's types: a flag takes no value, and the name of an argument says what it is."""
+    for each in parameters:
+        if each.param_type_name == "argument" or each.is_flag:
+            each.display_type_rich = lambda ctx: None
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose help is for people, and wrapped by the terminal alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Join the lines of each paragraph of the docstring."""
+        super().__init__(*args, **kwargs)
+        self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, as `_untyped` has them."""
+        return _untyped(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """Commands under one name, whose help is for people."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, as `_untyped` has them."""
+        return _untyped(super().get_params(ctx))
 
 
 def option(
@@ -53,10 +84,17 @@ ConfigFile = Annotated[Path | None, option("JSON file with fields of the configu
 Fields = Annotated[
     list[str] | None, option("Any other field, such as schedule.factor=0.5.", "--set", metavar="FIELD=VALUE")
 ]
+Fallback = Annotated[
+    Path | None,
+    option(
+        "Where run folders are kept; if not given, runs, or else the results that the project ships.",
+        metavar="FOLDER",
+    ),
+]
 Out = Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")]
 # Of commands that make many runs.
-Jobs = Annotated[int | None, option("Runs at a time; by default one for each core or GPU.")]
-Devices = Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.")]
+Jobs = Annotated[int | None, option("Runs at a time; by default one for each core or GPU.", metavar="NUMBER")]
+Devices = Annotated[str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.", metavar="DEVICE")]
 Cluster = Annotated[
     str | None, option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS")
 ]
@@ -71,6 +109,22 @@ def announce(words: str) -> None:
         print(words, file=sys.stderr, flush=True)
 
 
+def folder_with(artefact: str) -> Path:
+    """The folder `runs` if it holds anything of an artefact, else the results that a checkout of the project ships."""
+    usual = Path("runs")
+    shipped = (Path("results"), Path(__file__).parents[3] / "results")
+    return next((folder for folder in (usual, *shipped) if (folder / artefact).is_dir()), usual)
+
+
+def estimated(seconds: float) -> str:
+    """A time that is an estimate; zero stands for work that is too little to be estimated."""
+    from pbwn_repro.engine.reporting import duration
+
+    if seconds < 1:
+        return "< 1 s" if seconds else "-"
+    return duration(seconds)
+
+
 def say(console: Console, words: str) -> None:
-    """Print words as they are: paths are neither coloured nor broken."""
-    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    """Print words as they are, without colours; a terminal has lines that end between words, a file has whole ones."""
+    console.print(words, markup=False, highlight=False, emoji=False, soft_wrap=not console.is_terminal)

@@ -9,8 +9,8 @@ import typer
 
 
 def archive(
-    runs: Annotated[Path, typer.Argument(help="The folder with runs.")],
-    target: Annotated[Path, typer.Argument(help="Where to keep them, such as results.")],
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder with runs.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to keep them, such as results.")],
 ) -> None:
     """Keep finished runs without checkpoints and weights: small enough for a repository, enough for `pbwn report`."""
     from pbwn_repro.runs.folder import archive as keep

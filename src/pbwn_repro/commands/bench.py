@@ -27,17 +27,22 @@ def bench(
     part: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="PART",
             help="Only this part: training, projection, riemannian, step-rules, optimizer, growth, memory; may be "
-            "repeated."
+            "repeated.",
         ),
     ] = None,
     network: Annotated[
         list[str] | None,
-        typer.Option(help="Only this model; may be repeated.", autocompletion=completing(also=networks)),
+        typer.Option(
+            metavar="NAME", help="Only this model; may be repeated.", autocompletion=completing(also=networks)
+        ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a training step.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Training steps of each method.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.01, help="How long each comparison runs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="NUMBER", min=2, help="Images in a training step.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="NUMBER", min=1, help="Training steps of each method.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.01, help="How long each comparison runs.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where bench.json and bench.png go.")] = Path("bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: a first impression.")] = False,
 ) -> None:

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands import CacheDir, DataDir, say
+from pbwn_repro.commands import CacheDir, Command, DataDir, Group, say
 from pbwn_repro.commands.names import completing, data_sets
 
-app = typer.Typer(help="Data sets: list, download, check.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Data sets: list, download, check.", no_args_is_help=True)
 
 Name = Annotated[
     str,
@@ -25,7 +25,7 @@ Splits = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_sets(cache_dir: CacheDir = None) -> None:
     """Show all sets: what is here, where from, how large, verified or not."""
     from pbwn_repro.data.cache import cache_root
@@ -38,12 +38,12 @@ def list_sets(cache_dir: CacheDir = None) -> None:
         table.add_row(entry.name, entry.contents, entry.state, entry.origin, size)
     console = Console()
     console.print(table)
-    note = "Sets are verified when they are downloaded; `pbwn data check NAME` verifies one again."
+    note = "Sets are verified when downloaded; `pbwn data check NAME` verifies one again."
     place = f"Cache: {cache_root(cache_dir)}"
     say(console, f"\n{note}\n{place}")
 
 
-@app.command()
+@app.command(cls=Command)
 def get(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None, split: Splits = None) -> None:
     """Download a set, verify it, and decode it into the cache."""
     from pbwn_repro.data import load
@@ -60,7 +60,7 @@ def get(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None, split:
     typer.echo(f"sha256 {dataset.digest}")
 
 
-@app.command()
+@app.command(cls=Command)
 def check(name: Name, data_dir: DataDir = None, cache_dir: CacheDir = None) -> None:
     """Compare every checksum of a set that is here, or decode every image; exit 1 if anything is wrong."""
     from pbwn_repro.data.loading import check as check_set

@@ -22,7 +22,8 @@ def doctor(
     announce("Checking this machine ...")
     from pbwn_repro.doctor import examine
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    console.soft_wrap = not console.is_terminal  # a terminal has lines that end between words
     counts = dict.fromkeys(STYLES, 0)
     for finding in examine(out, cache_dir):
         counts[finding.level] += 1

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from pbwn_repro.commands import CacheDir, Out
+from pbwn_repro.commands import CacheDir, Fallback, estimated, folder_with
+
+if TYPE_CHECKING:
+    from pbwn_repro.planning import Standing
+    from pbwn_repro.runs.pools import Slots
 
 DAY = 86_400
-WIDE = 110  # columns of a terminal from which titles fit beside the times
 
 
-def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
+def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
     """List the paper's tables and figures and our own experiments: runs done, runs needed, and their time here."""
     console = Console(highlight=False)
     console.print("Runs done / needed, and the time that all of them take, at each scale\n")
@@ -22,29 +26,40 @@ def list_artefacts(out: Out = Path("runs"), cache_dir: CacheDir = None) -> None:
     from pbwn_repro.catalog import KNOWN, SCALES
     from pbwn_repro.planning import overview
     from pbwn_repro.runs.estimates import TERAFLOPS, Speeds
-    from pbwn_repro.runs.pools import slots, wall_seconds
+    from pbwn_repro.runs.pools import slots
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     places = slots(10**9, device=device)
-    titled = console.width >= WIDE
-    table = Table("", *([""] if titled else []), box=None, pad_edge=False)
-    for scale in SCALES:
-        table.add_column(scale, no_wrap=True)
-    for name, standings in overview(out, Speeds(out, cache_dir, device)).items():
-        cells = []
-        for found in standings.values():
-            seconds = wall_seconds(found.seconds, found.longest, places)
-            cells.append(f"{found.done}/{found.runs}  {_time(seconds, found.gpu_seconds)}")
-        table.add_row(name, *([KNOWN[name].title] if titled else []), *cells)
-    console.print(table)
+    usual = out or Path("runs")
+    found = overview(lambda name: out or folder_with(name), Speeds(usual, cache_dir, device))
+    rows = [("", *SCALES)]
+    rows += [(name, *(_cell(each, places) for each in by_scale.values())) for name, by_scale in found.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    titled = sum(widths) + 2 * len(widths) + max(len(KNOWN[name].title) for name in found)
+    between = "  " if titled <= console.width else "\n  "
+    for name, *cells in rows:
+        line = "  ".join(text.ljust(width) for text, width in zip((name, *cells), widths, strict=True))
+        console.print(Text.assemble(line, *((between, (KNOWN[name].title, "dim")) if name else ())))
+    folders = dict.fromkeys((str(usual), *(str(out or folder_with(name)) for name in found)))
     where = f"{places.count} GPUs" if device == "cuda" else f"{places.count} cores"
     console.print(
-        f"\n'Done' counts the runs in the folder {out}. Times are estimates for {where} of this machine, from the runs "
-        "in that folder or else from a short speed test. Where this machine would need days, GPU hours are given, "
-        f"for one current GPU ({TERAFLOPS:g} TFLOP/s). Runs that entries share are done only once.\n"
+        f"\n'Done' counts the runs in the folder {', or of what has none there, in '.join(folders)}. Times are "
+        f"estimates for {where} of this machine, from the runs in {usual} or else from a short speed test; '-' stands "
+        "for little work. Where this machine would need days, GPU hours are given, for one current GPU "
+        f"({TERAFLOPS:g} TFLOP/s). Runs that entries share are done only once.\n"
         "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
         markup=False,
     )
+
+
+def _cell(standing: Standing, places: Slots) -> str:
+    """The runs of a scale and their time, or the smaller scale that it equals."""
+    from pbwn_repro.runs.pools import wall_seconds
+
+    if standing.same_as and not standing.done:
+        return f"as {standing.same_as}"
+    seconds = wall_seconds(standing.seconds, standing.longest, places)
+    return f"{standing.done}/{standing.runs}  {_time(seconds, standing.gpu_seconds)}"
 
 
 def _time(seconds: float, gpu_seconds: float) -> str:
@@ -58,7 +73,7 @@ def _time(seconds: float, gpu_seconds: float) -> str:
     for size, unit in ((3_600, "h"), (60, "min")):
         if seconds >= size:
             return _rounded(seconds / size, unit)
-    return f"{seconds:.0f} s"
+    return estimated(seconds)
 
 
 def _rounded(value: float, unit: str) -> str:

@@ -10,7 +10,7 @@ import typer
 
 
 def migrate(
-    runs: Annotated[list[Path], typer.Argument(help="Folders that hold run folders, at any depth.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders that hold run folders, at any depth.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
 ) -> None:
     """Bring the run folders of an earlier version to the present format: their configurations, names and checkpoints.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pbwn_repro.errors import UsageError, listed
+
 SUITE = Path(__file__).parents[1]
 
 Completion = Callable[[str], list[str]]
@@ -42,6 +44,13 @@ def artefacts() -> tuple[str, ...]:
     numbered = {_in_words(constant) for constant, _ in defined if re.fullmatch(r"[A-Z]+_\d+[A-Z]?", constant)}
     others = {name for _, value in defined for name in _name_of_artefact(value)} - numbered - {"demo"}
     return (*sorted(numbered), *sorted(others))
+
+
+def check_artefact(name: str) -> None:
+    """Raise for a name that no table, figure or experiment has, before imports that take seconds."""
+    known = artefacts()
+    if name not in (*known, "demo"):
+        raise UsageError(f"unknown table, figure or experiment {name!r}: {listed(name, known)}")
 
 
 def sets() -> tuple[str, ...]:

@@ -23,8 +23,7 @@ def report(
 ) -> None:
     """Write report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
 
-    Runs of `pbwn train` are shown too, grouped by model and data. A damaged run is named and left out, never averaged
-    in.
+    Runs of `pbwn train` are shown too, grouped by model and data. A damaged run is named and left out.
     """
     status = Console(stderr=True).status("reading runs ...")
     with status:

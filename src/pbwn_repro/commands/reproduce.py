@@ -22,11 +22,12 @@ from pbwn_repro.commands import (
     Retry,
     SummaryOnly,
     announce,
+    estimated,
     option,
     say,
 )
 from pbwn_repro.commands.names import artefacts as artefact_names
-from pbwn_repro.commands.names import completing
+from pbwn_repro.commands.names import check_artefact, completing
 
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Artefact
@@ -49,7 +50,9 @@ def reproduce(
         Literal["smoke", "short", "paper"],
         option("smoke (default): seconds, no download; short: fewer epochs; paper: the published protocol."),
     ] = "smoke",
-    seeds: Annotated[int | None, option("Runs of each setting; the scale's own number if not given.")] = None,
+    seeds: Annotated[
+        int | None, option("Runs of each setting; the scale's own number if not given.", metavar="NUMBER")
+    ] = None,
     only: Annotated[
         list[str] | None,
         option(
@@ -76,6 +79,9 @@ def reproduce(
     Where the best setting of a search has more seeds than the others, they are run when the search is done. Run the
     same command to resume; `pbwn report` then shows the result.
     """
+    for name in artefact:
+        if name != "all":
+            check_artefact(name)
     if not quiet:
         announce(f"Planning the runs of {', '.join(artefact)} at the scale {scale} ...")
     from pbwn_repro.data.download import Quiet, Terminal
@@ -151,16 +157,17 @@ def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     table.columns[2].justify = table.columns[3].justify = "right"
     for item in items:
         size = f"{item.bytes / 1e6:,.0f} MB" if item.bytes else ""
-        table.add_row(item.title, item.state, duration(item.seconds / places.speedup), size)
+        table.add_row(item.title, item.state, estimated(item.seconds / places.speedup), size)
     console = Console()
     console.print(table)
     left = [item for item in items if item.state not in ("done", "diverged")]
     seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
+    time = f"about {duration(seconds)} with {places.count} at a time, " if seconds >= 1 else ""
     megabytes = sum(item.bytes for item in left) / 1e6
     say(
         console,
-        f"\n{len(left)} of {len(items)} runs left to do {where}: about {duration(seconds)} with "
-        f"{places.count} at a time, {megabytes:,.0f} MB on disk. Nothing was written.",
+        f"\n{len(left)} of {len(items)} runs left to do {where}: {time}{megabytes:,.0f} MB on disk. "
+        "Nothing was written.",
     )
 
 

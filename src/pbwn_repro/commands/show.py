@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pbwn_repro.commands import announce, say
-from pbwn_repro.commands.names import artefacts, completing
+from pbwn_repro.commands import Fallback, announce, folder_with, say
+from pbwn_repro.commands.names import artefacts, check_artefact, completing
 
 _COLOURS = {"good": "green", "bad": "red", "neutral": "blue", "open": "yellow"}
 
@@ -25,16 +25,10 @@ def show(
             autocompletion=completing(also=artefacts),
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where run folders are kept; if not given, runs, or else the results that the project ships.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Fallback = None,
 ) -> None:
     """Describe a table or figure: its protocol, our numbers next to the paper's, and the verdicts."""
+    check_artefact(artefact)
     announce(f"Reading the runs of {artefact} ...")
     from pbwn_repro.catalog import find
     from pbwn_repro.report.model import Report, heading
@@ -44,13 +38,15 @@ def show(
     console = Console(highlight=False)
     console.print(f"[bold]{heading(found.name)}: {found.title}[/bold]\n{escape(found.about)}\n")
     console.print(f"[bold]Protocol[/bold]  {escape(found.protocol)}")
+    if found.departures:
+        console.print("[bold]Departs from the paper[/bold]")
     for departure in found.departures:
-        console.print(f"[bold]Differs[/bold]   {escape(departure)}")
-    out = out or _folder_with(found.name)
+        console.print(f"· {escape(departure)}")
+    out = out or folder_with(found.name)
     report = collect(out) if out.exists() else Report(out, (), {})
     sections = [section for section in report.sections if section.artefact.name == found.name]
     if sections:
-        console.print(f"[bold]Runs in[/bold]   {escape(str(out))}", soft_wrap=True)
+        console.print(f"[bold]Runs in[/bold]  {escape(str(out))}", soft_wrap=True)
     for section in sections:
         _section(console, section, out, first=section is sections[0])
     if not sections:
@@ -64,13 +60,6 @@ def show(
     for path, why in report.left_out.items():
         if path.relative_to(out).parts[0] == found.name:
             console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", soft_wrap=True)
-
-
-def _folder_with(name: str) -> Path:
-    """The folder `runs` if it holds anything of an artefact, else the results that a checkout of the project ships."""
-    usual = Path("runs")
-    shipped = (Path("results"), Path(__file__).parents[3] / "results")
-    return next((folder for folder in (usual, *shipped) if (folder / name).is_dir()), usual)
 
 
 def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
@@ -94,13 +83,15 @@ def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
         if chosen := best_settings(table):
             console.print(f"Settings of these runs: {'; '.join(chosen)}")
     for decided in section.claims:
-        said = f"“{decided.claim.quote}”" if first else decided.claim.words
+        quote = decided.claim.quote if first else ""
+        said = f"“{quote}”" if quote else decided.claim.words
         console.print(f"\n[italic]{escape(said)}[/italic]")
         for verdict in decided.verdicts:
             colour, news = _COLOURS[verdict.meaning], good_news(verdict.claim, verdict.outcome)
             words = f"{verdict.outcome} ({news})" if news else verdict.outcome
             console.print(f"  [{colour}]{words}[/{colour}]  {escape(verdict.sentence)}")
-        notes = (decided.claim.note, decided.claim.remark) if first else ()
+        remark = decided.claim.remark and f"In the paper: {decided.claim.remark}"
+        notes = (decided.claim.note, remark) if first else ()
         for words in (*notes, decided.beside, needed(decided, section)):
             if words:
                 console.print(f"  [dim]{escape(words)}[/dim]")

@@ -43,10 +43,10 @@ def sweep(
     decays: Annotated[
         str | None, option("Weight decays; the recipe's own if not given.", metavar="NUMBER,NUMBER")
     ] = None,
-    seeds: Annotated[int, option("Runs of each setting (default 1).", least=1)] = 1,
-    epochs: Annotated[int | None, option("Length of each run.")] = None,
-    steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.")] = None,
-    batch_size: Annotated[int | None, option("Batch size.")] = None,
+    seeds: Annotated[int, option("Runs of each setting (default 1).", metavar="NUMBER", least=1)] = 1,
+    epochs: Annotated[int | None, option("Length of each run.", metavar="NUMBER")] = None,
+    steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.", metavar="NUMBER")] = None,
+    batch_size: Annotated[int | None, option("Batch size.", metavar="NUMBER")] = None,
     config: ConfigFile = None,
     set_: Fields = None,
     jobs: Jobs = None,

@@ -22,14 +22,14 @@ def train(
             completion=completing(also=methods),
         ),
     ] = None,
-    epochs: Annotated[int | None, option("Length of the run.")] = None,
-    steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.")] = None,
-    batch_size: Annotated[int | None, option("Batch size of a step, over all processes.")] = None,
-    accumulation: Annotated[int | None, option("Parts to split a step's batch into.")] = None,
-    lr: Annotated[float | None, option("Initial learning rate.")] = None,
-    weight_decay: Annotated[float | None, option("Weight decay.")] = None,
-    labels: Annotated[int | None, option("Number of labeled examples, for the ladder.")] = None,
-    seed: Annotated[int | None, option("Seed of everything random (default 1).")] = None,
+    epochs: Annotated[int | None, option("Length of the run.", metavar="NUMBER")] = None,
+    steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.", metavar="NUMBER")] = None,
+    batch_size: Annotated[int | None, option("Batch size of a step, over all processes.", metavar="NUMBER")] = None,
+    accumulation: Annotated[int | None, option("Parts to split a step's batch into.", metavar="NUMBER")] = None,
+    lr: Annotated[float | None, option("Initial learning rate.", metavar="NUMBER")] = None,
+    weight_decay: Annotated[float | None, option("Weight decay.", metavar="NUMBER")] = None,
+    labels: Annotated[int | None, option("Number of labeled examples, for the ladder.", metavar="NUMBER")] = None,
+    seed: Annotated[int | None, option("Seed of everything random (default 1).", metavar="NUMBER")] = None,
     init: Annotated[
         Literal["paper", "authors", "lecun"] | None,
         option("Initialisation as the paper states, as in the authors' code, or LeCun's."),
@@ -41,9 +41,13 @@ def train(
         Literal["float32", "bfloat16", "float16"] | None, option("float32 (default), or mixed precision.")
     ] = None,
     compile: Annotated[bool | None, option("Compile the model.", "--compile/--no-compile")] = None,
-    evaluate_every: Annotated[int | None, option("Steps between evaluations; each epoch if not given.")] = None,
-    checkpoint_every: Annotated[int | None, option("Steps between checkpoints; each epoch if not given.")] = None,
-    log_every: Annotated[int | None, option("Steps between lines of metrics.")] = None,
+    evaluate_every: Annotated[
+        int | None, option("Steps between evaluations; each epoch if not given.", metavar="STEPS")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, option("Steps between checkpoints; each epoch if not given.", metavar="STEPS")
+    ] = None,
+    log_every: Annotated[int | None, option("Steps between lines of metrics.", metavar="STEPS")] = None,
     on_nonfinite: Annotated[
         Literal["stop", "skip"] | None, option("What to do about a step with a loss or gradient that is not finite.")
     ] = None,
@@ -53,9 +57,13 @@ def train(
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
-    device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.")] = "auto",
-    threads: Annotated[int | None, option("Threads; use 1 where several runs share a machine.", least=1)] = None,
-    workers: Annotated[int, option("Processes that decode images of sets that do not fit into memory.", least=0)] = 4,
+    device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.", metavar="DEVICE")] = "auto",
+    threads: Annotated[
+        int | None, option("Threads; use 1 where several runs share a machine.", metavar="NUMBER", least=1)
+    ] = None,
+    workers: Annotated[
+        int, option("Processes that decode images of sets that do not fit into memory.", metavar="NUMBER", least=0)
+    ] = 4,
     tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
     monitor: Annotated[
         int | None,
@@ -74,6 +82,11 @@ def train(
     chosen = {name: value for name, value in locals().items() if name not in _NOT_FIELDS and value is not None}
     if not quiet:
         announce("Preparing the run ...")
+    from pbwn_repro.runs.resolution import checked, read_wishes, resolve
+
+    wishes = read_wishes(config, set_ or [], chosen)
+    wishes.pop("processes", None)
+    checked(wishes)  # before imports that a mistyped setting need not wait for
     import torch
 
     from pbwn_repro.engine.processes import keep_freed_memory, processes
@@ -81,15 +94,12 @@ def train(
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
     from pbwn_repro.runs.pools import find_device
-    from pbwn_repro.runs.resolution import read_wishes, resolve
     from pbwn_repro.tasks import metric_of
 
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     with processes(find_device(device)) as place:
-        wishes = read_wishes(config, set_ or [], chosen)
-        wishes.pop("processes", None)
         resolved, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
         folder = RunFolder.of(resolved, out)
         folder.refuse_outdated(resolved)

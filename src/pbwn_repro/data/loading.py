@@ -211,7 +211,7 @@ ALWAYS_HERE = (
 USERS_OWN = (
     Entry("imagenet", "as found", "your own", "--data-dir with train/ and val/"),
     Entry("folder:PATH", "as found", "your own", "train/<class>/*, val/<class>/*"),
-    Entry("hf:NAME_OR_PATH", "as found", "your own", "the hub, or parquet files"),
+    Entry("hf:NAME_OR_PATH", "as found", "your own", "the Hugging Face Hub, or parquet files"),
     Entry("text:FILE", "as found", "your own", "the characters of a file"),
     Entry("synthetic:NAME", "1,000 train, 500 test", "built in", "generated, shaped like NAME"),
 )

@@ -111,7 +111,7 @@ def _locate_folder(name_or_path: str) -> tuple[str, Path]:
             PREFIX + name_or_path,
             expected="a folder of parquet files",
             found="no such folder",
-            remedy="Correct the path, or give a name of the hub like hf:uoft-cs/cifar10.",
+            remedy="Correct the path, or give a name of the Hugging Face Hub such as hf:uoft-cs/cifar10.",
         )
     try:
         folder = huggingface_hub.snapshot_download(name_or_path, repo_type="dataset", allow_patterns="*.parquet")
@@ -119,7 +119,7 @@ def _locate_folder(name_or_path: str) -> tuple[str, Path]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DownloadError.about(
             PREFIX + name_or_path,
-            expected="a local folder or a data set on the hub",
+            expected="a local folder or a data set on the Hugging Face Hub",
             found=f"neither ({reason})",
             remedy="Correct the name, connect to the internet, or give a local folder of parquet files.",
         ) from error

@@ -108,7 +108,7 @@ class Training:
         self._store, self._metrics, self._timing, self._reporter = store, metrics, timing, reporter
         reporter.begin(self.config.run_name, self.progress.step, self.total_steps, self._task.unit)
         try:
-            with StopRequest() as stop:
+            with StopRequest() as stop, _subnormal_numbers_as_zero():
                 self._clock = time.perf_counter()
                 while self.progress.step < self.total_steps:
                     self._step()
@@ -196,7 +196,7 @@ class Training:
     def _step(self) -> None:
         """One real step: gradient, a look at it, update."""
         config, step = self.config, self.progress.step
-        torch.manual_seed(random_seed(config.seed, "step", *divmod(step, self.steps_per_epoch), self.place.rank))
+        self._seed(random_seed(config.seed, "step", *divmod(step, self.steps_per_epoch), self.place.rank))
         rate = config.schedule.rate(config.optimizer.lr, step, self.steps_per_epoch, self.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -218,6 +218,13 @@ class Training:
             self._scaler.update()
             self.progress.skipped += self._scaler.get_scale() < scale  # gradients overflowed: no step was taken
         self.progress.step += 1
+
+    def _seed(self, seed: int) -> None:
+        """Seed all of torch's generators that a step can draw from."""
+        if self.place.device.type == "cpu":  # torch.manual_seed records a stack trace for GPUs that may come
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _finds_problem(self) -> bool:
         """Whether a loss or gradient since the last look was not finite; an error, unless such steps are skipped."""
@@ -355,14 +362,35 @@ class Training:
 
 
 @contextmanager
+def _subnormal_numbers_as_zero() -> Iterator[None]:
+    """Round numbers below 1e-38 to zero on the CPU, where arithmetic with them is many times as slow.
+
+    Moments of weights whose gradient has vanished end there: once a network has learnt all of its examples, most do.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@contextmanager
 def _blaming_the_model(config: RunConfig) -> Iterator[None]:
     """What the library refuses about a model of the user's is for the user to put right."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        if not is_own(config.model) or isinstance(error, UsageError):
+        if not is_own(config.model) or isinstance(error, UsageError) or not _is_raised_by_the_library(error):
             raise
         raise UsageError(f"{config.model}: {error}") from error
+
+
+def _is_raised_by_the_library(error: Exception) -> bool:
+    """Whether pbwn itself says what is wrong, and not what it calls: that is a bug, and keeps its traceback."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] == "pbwn"
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import nn
 from torch.optim import Optimizer
 
 import pbwn
+from pbwn.selection import ConstrainedWeight
+from pbwn_repro.errors import UsageError
 from pbwn_repro.models.family import Layers
 
 
@@ -69,6 +71,14 @@ class Method:
         """Do what is due after each epoch but the last; the model was evaluated just before."""
 
 
+def constrained_weights(model: nn.Module, layers: Layers) -> Sequence[ConstrainedWeight]:
+    """The weights that PBWN would constrain; without any, a method would be plain training under another name."""
+    selection = pbwn.select(model, **layers)
+    if not selection.constrained:
+        raise UsageError(f"nothing to constrain: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
+    return selection.constrained
+
+
 class Decay(Method):
     """Weight decay alone, of the weights that PBWN would constrain and of no others (section 3.2).
 
@@ -80,7 +90,7 @@ class Decay(Method):
     def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
         """The configuration's optimizer, with groups of parameters that do not decay beside those that do."""
         optimizer = settings.make(model)
-        weights = {id(weight.tensor) for weight in pbwn.select(model, **layers).constrained}
+        weights = {id(weight.tensor) for weight in constrained_weights(model, layers)}
         spare_decay(optimizer, [each for each in model.parameters() if id(each) not in weights])
         return optimizer
 

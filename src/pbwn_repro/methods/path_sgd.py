@@ -84,16 +84,20 @@ class PathNormalized(Method):
 
 def chain(model: nn.Module) -> list[nn.Parameter]:
     """Weight and bias of each linear layer, in order; refuses a model that has other parameters, or no such chain."""
-    linear: list[Any] = [module for module in model.modules() if type(module) is nn.Linear]
-    found = [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
+    leaves = [module for module in model.modules() if not any(module.children())]
+    strange = next((type(module).__name__ for module in leaves if type(module) not in _OF_A_CHAIN), None)
+    linear: list[Any] = [module for module in leaves if type(module) is nn.Linear]
+    found = [parameter for layer in linear for parameter in (layer.weight, layer.bias) if parameter is not None]
     fits = all(below.out_features == above.in_features for below, above in pairwise(linear))
-    known = {id(parameter) for parameter in found}
-    if not linear or not fits or any(id(parameter) not in known for parameter in model.parameters()):
+    is_all = {*map(id, found)} == {*map(id, model.parameters())} and len(found) == 2 * len(linear)
+    if strange or not (linear and fits and is_all):
         raise UsageError(
             f"path-sgd is for linear layers with bias and ReLU between them, such as mlp; {type(model).__name__} has "
-            "other parameters: choose another method"
+            f"{f'a {strange}' if strange else 'another structure'}: choose another method"
         )
     return found
 
+
+_OF_A_CHAIN = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 
 METHODS: Mapping[str, Method] = {"path-sgd": PathNormalized("Path-SGD")}

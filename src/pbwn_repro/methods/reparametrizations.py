@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-import pbwn
 from pbwn_repro.errors import UsageError
-from pbwn_repro.methods.method import Method
+from pbwn_repro.methods.method import Method, constrained_weights
 from pbwn_repro.models.family import Layers
 
 LARGEST_GROUP = 64
+_SMALLEST = 1e-12  # eigenvalue, as a share of the largest
 
 
 class WeightNormalization(Method):
@@ -24,7 +24,7 @@ class WeightNormalization(Method):
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
         """Parametrize the weights; the scales start at 1, as in the paper, where torch takes the weights' norms."""
-        for weight in pbwn.select(model, **layers).constrained:
+        for weight in constrained_weights(model, layers):
             [dim] = weight.axes.neurons
             parametrizations.weight_norm(weight.module, weight.attribute, dim=dim)
             with torch.no_grad():
@@ -47,7 +47,7 @@ class OrthogonalWeightNormalization(Method):
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
         """Parametrize the weights; they stay as they are as parameters."""
-        for weight in pbwn.select(model, **layers).constrained:
+        for weight in constrained_weights(model, layers):
             if weight.axes.neurons != (0,) or weight.axes.groups > 1:
                 raise UsageError(
                     f"own: the neurons of {weight.name!r} lie along {weight.axes}: layers that are stored with "
@@ -60,27 +60,31 @@ class OrthogonalWeightNormalization(Method):
 
 
 def num_groups(rows: int, largest: int) -> int:
-    """The least number of equal groups of rows of which none is larger than `largest`.
+    """How many groups of at most `largest` rows: equal ones where that takes less than twice as many as are needed.
 
-    >>> num_groups(250, 64), num_groups(10, 64)
-    (5, 1)
+    >>> num_groups(250, 64), num_groups(10, 64), num_groups(97, 64)
+    (5, 1, 2)
     """
     if largest < 1:
         raise UsageError("own: rows of one element have nothing left when they are centred: choose another method")
-    return next(count for count in range(-(-rows // largest), rows + 1) if rows % count == 0)
+    least = -(-rows // largest)
+    return next((count for count in range(least, 2 * least) if rows % count == 0), least)
 
 
 class OrthonormalRows(nn.Module):
     """W = (V_c V_c^T)^(-1/2) V_c for each group of rows, V_c being V with the mean of each row subtracted."""
 
     def __init__(self, groups: int = 1) -> None:
-        """`groups` is the number of equal groups that the rows consist of."""
+        """`groups` is the number of groups that the rows are split into, the last of which may be smaller."""
         super().__init__()
         self.groups = groups
 
     def forward(self, weight: Tensor) -> Tensor:
-        rows = weight.reshape(self.groups, len(weight) // self.groups, -1)
-        return orthonormal(rows - rows.mean(dim=2, keepdim=True)).reshape(weight.shape)
+        rows = weight.flatten(1)
+        groups = (rows - rows.mean(dim=1, keepdim=True)).split(-(-len(rows) // self.groups))
+        if len(groups[-1]) == len(groups[0]):
+            return orthonormal(torch.stack(groups)).reshape(weight.shape)
+        return torch.cat([orthonormal(group) for group in groups]).reshape(weight.shape)
 
 
 def orthonormal(rows: Tensor) -> Tensor:
@@ -105,7 +109,9 @@ class _Whitening(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor) -> Tensor:
         wide = rows.detach().double()
         values, vectors = torch.linalg.eigh(wide @ wide.mT)
-        roots = values.clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+        # Rows that depend on each other have an eigenvalue of 0: they get rows that are finite, and not orthonormal.
+        largest = values[..., -1:]
+        roots = values.maximum(_SMALLEST * largest.where(largest > 0, 1.0)).sqrt()
         inverse_root = (vectors / roots.unsqueeze(-2)) @ vectors.mT
         ctx.save_for_backward(wide, vectors, roots, inverse_root)
         made: Tensor = (inverse_root @ wide).to(rows.dtype)

@@ -156,9 +156,9 @@ def _curve(row: Row, lines: Sequence[Points]) -> Curve:
     return Curve(row, x, means, low, high, len(lines))
 
 
-def search_curve(row: Row, found: Mapping[float, Mapping[int, float]]) -> Curve:
-    """A search as a curve, over the seeds that all its settings have, as far as there are any."""
-    kept = in_common(found)
+def search_curve(row: Row, found: Mapping[float, Mapping[int, float]], *, common: bool = True) -> Curve:
+    """A search as a curve: each setting's mean over the seeds that all settings have, or else over its own."""
+    kept = in_common(found) if common else found
     ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
     means = tuple(mean(values) for values in ended.values())
     lost = {

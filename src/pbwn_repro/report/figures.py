@@ -415,7 +415,7 @@ def of_surfaces(found: Mapping[str, Any], name: str) -> list[Drawing]:
     return [
         Drawing(
             f"{name}-landscapes",
-            "Error landscapes: stronger colours mean lower error; the line is the curve of minima",
+            "Error landscapes: the error falls towards the line, the curve of minima",
             f"Contours of the loss over both weights: {titles}.",
             lambda: _draw_surfaces(found["surfaces"]),
         ),

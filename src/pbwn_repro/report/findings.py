@@ -5,8 +5,9 @@ Which comparisons these are is decided here, once, and not by how they came out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pbwn_repro.catalog import Column
 from pbwn_repro.catalog.figure_2 import BEST_RATE
@@ -14,8 +15,8 @@ from pbwn_repro.catalog.table_5 import SMALL_BATCHES
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.cells import by_seed
 from pbwn_repro.report.curves import search_curve
-from pbwn_repro.report.model import Plot, Report, Section, Summary
-from pbwn_repro.report.statistics import Interval, span
+from pbwn_repro.report.model import Plot, Report, Section, Summary, in_words
+from pbwn_repro.report.statistics import Interval, finite, mean, span
 
 LADDER, MLP, COST = "table-8", "figure-2a", "table-5"
 _WITH, _WITHOUT, _START = "pbwn", "normal", "unit-start"
@@ -45,7 +46,7 @@ class Finding:
     def sentence(self) -> str:
         """The finding as one line of text, Markdown allowed."""
         comma = "" if self.beside.startswith("of ") else ","
-        return f"{self.what}: **{self.value}**{comma} {self.beside} ({self.basis}). {self.paper}"
+        return f"{self.what}: **{self.value}**{comma} {self.beside} ({self.basis}). {self.paper}".rstrip()
 
 
 def findings(report: Report) -> list[Finding]:
@@ -54,6 +55,12 @@ def findings(report: Report) -> list[Finding]:
     shown = {each.artefact.name: each for each in reversed(report.shown) if each.has_results and not each.variant}
     made = {LADDER: _ladder, COST: _cost, MLP: _mlp}
     return [finding for name, find in made.items() if name in shown for finding in find(shown[name])]
+
+
+def cards(report: Report) -> list[Finding]:
+    """The first finding of each table or figure."""
+    found = findings(report)
+    return [each for index, each in enumerate(found) if each.anchor not in {before.anchor for before in found[:index]}]
 
 
 def learning_rates(report: Report) -> list[Plot]:
@@ -68,7 +75,7 @@ def _learning_rates(section: Section) -> Plot | None:
     for row in (rows[key] for key in (_WITHOUT, _START, _WITH) if key in rows):
         mine = section.ended[section.ended.method == row.key]
         values = {float(rate): by_seed(runs, metric) for rate, runs in mine.groupby("lr")}
-        curves += [search_curve(row, values)] if len(values) > 1 else []
+        curves += [search_curve(row, values, common=False)] if len(values) > 1 else []
     if len(curves) < 2:
         return None
     layers = {"authors": "six"}.get(section.variant.get("sizes", ""), "four")
@@ -97,7 +104,7 @@ def _mlp(section: Section) -> Iterator[Finding]:
     columns = [column for column in section.table.columns if column.metric == "test_error"] if section.table else []
     at_stated = [_summary(section, key, column) for column in columns[1:2] for key in (_WITH, _WITHOUT)]
     numbers = [_percent(summary) for summary in at_stated if summary]
-    paper = f"At the paper's rate of {BEST_RATE:g}: {' and '.join(numbers)}." if len(numbers) == 2 else ""
+    paper = f"At the paper's rate of {BEST_RATE:g}: {numbers[0]}, {numbers[1]} without." if len(numbers) == 2 else ""
     for column in columns[:1]:
         yield from _with_and_without(section, column, what, paper)
 
@@ -109,13 +116,27 @@ def _with_and_without(section: Section, column: Column, what: str, paper: str) -
         return
     value, beside = _at_rate(section, ours), f"{_at_rate(section, theirs)} without"
     if start is not None and start.count >= _FEWEST:
-        beside += f", {_at_rate(section, start)} with unit norms at the start only"
+        beside += f", {_at_rate(section, start)} with unit norms at the start only{_start_at(section, ours.chosen)}"
     yield Finding(what, value, beside, paper, _runs(section, column, ours, theirs), section.anchor)
 
 
 def _at_rate(section: Section, summary: Summary) -> str:
     """The number, with the learning rate where that was searched."""
     return _percent(summary) + (f" (rate {summary.chosen['lr']:g})" if section.artefact.name == MLP else "")
+
+
+def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
+    """What the control gives at PBWN's rate, where some of its runs diverge there and so another is its best."""
+    runs = section.ended[(section.ended.method == _START) & (section.ended.lr == chosen["lr"])]
+    values = by_seed(runs, METRICS["test_error"])
+    ended = finite(values)
+    if not ended or len(ended) == len(values):
+        return ""
+    lost = len(values) - len(ended)
+    return (
+        f" (at rate {chosen['lr']:g}: {mean(list(ended.values())):.2f} % with {len(ended)} of {len(values)} seeds, "
+        f"{lost} {'diverges' if lost == 1 else 'diverge'})"
+    )
 
 
 def _cost(section: Section) -> Iterator[Finding]:
@@ -129,13 +150,15 @@ def _cost(section: Section) -> Iterator[Finding]:
     over_normal = [section.table.cells[_WITH, column].paper for column in columns if column.metric == "relative"]
     if not own:
         return
+    has_numba = any("numba" in environment.get("packages", {}) for environment in section.environments)
     yield Finding(
         what="Time of the projection in a training step",
         value=f"{_span([summary.mean for summary in own])} %",
         beside="of a step without it",
-        paper=f"The paper's training times differ by {_span([number.value for number in over_normal if number])} %, on "
-        "one Tesla K80 at batch 64 and 128.",
-        basis=f"{len(own)} networks on a CPU at {batches}, medians of {own[0].count} rounds, {section.scale} scale",
+        paper=f"In the paper PBWN adds {_span([number.value for number in over_normal if number])} % to the training "
+        "time, on a Tesla K80 at batch 64 and 128.",
+        basis=f"{len(own)} networks on a CPU at {batches}, "
+        f"{'compiled' if has_numba else 'torch'} path, medians of {own[0].count} rounds; {section.scale} scale",
         anchor=section.anchor,
     )
 
@@ -147,26 +170,30 @@ def _summary(section: Section, key: str, column: Column) -> Summary | None:
 
 
 def _percent(summary: Summary) -> str:
-    """The mean, and the median where a few failed runs carry the mean."""
+    """The mean; before it the median where a few failed runs carry the mean."""
     apart = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
     decimals = 2 if summary.decimals is None else min(2, summary.decimals)
-    return f"{summary.mean:.{decimals}f} %" + (f" (median {summary.median:.2f} %)" if apart else "")
+    average = f"{summary.mean:.{decimals}f} %"
+    return f"{summary.median:.2f} % median, {average} mean" if apart else average
 
 
 def _of_the_paper(section: Section, column: Column) -> str:
     assert section.table is not None
     ours, theirs = (section.table.cells[key, column].paper for key in (_WITH, _WITHOUT))
-    return f"The paper has {ours.text or ours.value} % and {theirs.text or theirs.value} %." if ours and theirs else ""
+    if ours is None or theirs is None:
+        return ""
+    seeds = f", {ours.seeds} seeds" if ours.seeds else ""
+    return f"Paper: {ours.text or ours.value} % and {theirs.text or theirs.value} %{seeds}."
 
 
 def _runs(section: Section, column: Column, ours: Summary, theirs: Summary) -> str:
     counts = {ours.count, theirs.count}
     count = f"{ours.count}" if len(counts) == 1 else f"{ours.count} and {theirs.count}"
-    return f"{count} {'seed' if counts == {1} else 'seeds'}{_paired(section, column)}, {section.scale} scale"
+    return f"{count} seeds{_paired(section, column)}; {section.scale} scale"
 
 
 def _paired(section: Section, column: Column) -> str:
-    """With how many seeds PBWN has the lower value, and the interval of the difference, if a claim compares the two."""
+    """With how many seeds PBWN has the lower value, the interval of the difference and the verdict, if there is one."""
     assert section.table is not None
     titles = {row.key: row.title for row in section.table.rows}
     sides = (titles[_WITH], titles[_WITHOUT], column.title)
@@ -176,9 +203,12 @@ def _paired(section: Section, column: Column) -> str:
             and verdict.low is not None
             and verdict.high is not None
         ):
-            lower = sum(dot < 0 for dot in verdict.dots)
+            lower, pairs = sum(dot < 0 for dot in verdict.dots), len(verdict.dots)
+            seeds = "all of them" if lower == pairs else f"{lower} of {pairs}"
             known = span(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
-            return f", lower with {lower} of {len(verdict.dots)}, {known} points"
+            is_preliminary = verdict.preliminary and verdict.outcome != "undecided"
+            verdict_words = in_words(verdict.outcome, preliminary=is_preliminary)
+            return f", lower with {seeds}; difference, {known} points: {verdict_words}"
     return ""
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pbwn_repro.catalog import Number
 from pbwn_repro.catalog.relatives import RELATIVES
+from pbwn_repro.report.findings import findings
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
     Cell,
@@ -37,8 +38,8 @@ RULES: Mapping[Outcome, str] = {
 }
 CAUTIONS = (
     "A claim with several comparisons holds only if each of them does, which needs no correction for their number. "
-    "That it does not hold takes one of n, and that one with an interval of confidence 1 - 0.05 / n (Holm's first "
-    "step): a comparison against the claim only at 95 % is shown, but the claim stays undecided.",
+    "One of its n comparisons is enough to reject it, but at a confidence of 1 - 0.05 / n (Holm's first step): a "
+    "comparison that counts against it only at 95 % is shown, and the claim stays undecided.",
     f"A verdict is preliminary if it rests on fewer than {FEW} pairs of runs, or on a part of the settings that the "
     "protocol searches.",
     "Runs of the same seed see the same data in the same order, and the same labels: they are compared in pairs. Below "
@@ -202,7 +203,10 @@ def whole(report: Report) -> str:
     """The report: all verdicts, then each section, then what was not run and what was left out."""
     has_verdicts = any(section.verdicts for section in report.sections)
     parts = ["# Results\n", _INTRODUCTION]
+    if found := findings(report):
+        parts += ["## In short\n", *(f"- {finding.sentence}" for finding in found), ""]
     if has_verdicts:
+        parts += ["## How to read it\n"]
         parts += [_VERDICTS, *(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), ""]
         parts += [*(f"{each}\n" for each in CAUTIONS), f"{_PAPER}\n"]
     parts += [f"{hardware(report)}\n"]
@@ -242,9 +246,9 @@ def comparisons(report: Report) -> str:
     """How many comparisons there are, and what their number means."""
     count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
     return (
-        f"{count} comparisons have a 95 % interval, which is not corrected for their number: about one in twenty "
-        "comparisons of equal methods would differ by chance. A verdict against a claim is corrected for the number "
-        "of the claim's comparisons."
+        f"{count} comparisons have a 95 % interval, not corrected for their number: between equal methods, about one "
+        "in twenty would differ by chance. A verdict against a claim is corrected for the number of the claim's "
+        "comparisons."
     )
 
 
@@ -273,13 +277,13 @@ def summary(report: Report) -> str:
 
 
 def methods_compared(report: Report) -> str:
-    """The table of the paper's relatives at the largest scale but smoke that has one; empty without runs."""
+    """The paper's relatives that were run, at the largest scale but smoke; empty where fewer than two were."""
     sections = {each.scale: each for each in report.shown if each.artefact.name == RELATIVES.name and not each.variant}
     section = sections.get("paper") or sections.get("short")
-    if section is None or section.table is None:
+    table = without_literature(section.table) if section and section.table else None
+    if section is None or table is None or len(table.rows) < 2:
         return ""
-    words = f"The methods on figure 2's network ({section.setting}): {section.table.unit}."
-    return f"\n{words}\n\n{markdown(section.table)}"
+    return f"\nThe methods on figure 2's network ({section.setting}): {table.unit}.\n\n{markdown(table)}"
 
 
 def counted(decided: Decided) -> str:
@@ -322,7 +326,7 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
             yield f"Settings of these runs: {'; '.join(chosen)}.\n"
     for decided in section.claims:
         claim = decided.claim
-        if first:
+        if first and claim.quote:
             yield f"> “{claim.quote}”\n"
         said = (f"Tested: {claim.words}.", decided.beside, *((claim.note, claim.remark) if first else ()))
         yield f"{' '.join(part for part in said if part)}\n"

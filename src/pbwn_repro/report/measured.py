@@ -92,10 +92,7 @@ def _landscape(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sect
             ("pbwn", "after projection", projected),
         )
     )
-    title = (
-        "Largest eigenvalue of the Hessian, lambda_max: gradient descent is stable only for learning rates below "
-        "2 / lambda_max"
-    )
+    title = "Largest eigenvalue of the Hessian, λ: gradient descent is stable only for learning rates below 2 / λ"
     name = f"{artefact.name}-{scale}-largest-eigenvalue"
     plot = Plot(name, title, ALPHA, "largest eigenvalue", curves, True, True, main=True)
     verdicts = tuple(_conditioning(claim, result) for claim in artefact.claims)

@@ -109,10 +109,13 @@ def _at_begun_settings(plans: Sequence[Plan], section: Section) -> str:
     left = [plan for plan in plans if tuple(plan.labels[name] for name in searched) in begun]
     if not begun or not 0 < len(left) < len(plans):
         return ""
+    are = "is" if len(left) == 1 else "are"
     if len(begun) > 1:
-        return f" Of these, {_counted(left)} are of settings that have runs already, {hours(left, section)}."
+        return f" Of these, {_counted(left)} {are} at settings that have runs already, {hours(left, section)}."
     only = ",".join(f"{name}={value}" for name, value in zip(searched, next(iter(begun)), strict=True))
-    return f" At the setting that has runs already, {_counted(left)} are left, {hours(left, section)}: `--only {only}`."
+    return (
+        f" At the setting that has runs already, {_counted(left)} {are} left, {hours(left, section)}: `--only {only}`."
+    )
 
 
 def _rows_of(decided: Decided) -> set[str]:

@@ -35,13 +35,12 @@ MEANINGS: Mapping[Meaning, str] = {
 def meaning(claim: Claim, outcome: Outcome) -> Meaning:
     """What an outcome means to somebody who wants to use the method, which is what its colour says.
 
-    That a cost which the paper admits is not there is good news; that a loss rises, or which setting is the best, is
-    neither good nor bad.
+    That a cost which the paper admits is not there is good news. That a loss rises, which setting is the best, and the
+    condition numbers of two weights, which follow from the equations, are neither good nor bad.
     """
     if outcome == "undecided":
         return "open"
-    scaled = isinstance(claim.criterion, Conditioned) and claim.criterion.what == "scaled"
-    if scaled or isinstance(claim.criterion, Higher | BestSetting):
+    if isinstance(claim.criterion, Conditioned | Higher | BestSetting):
         return "neutral"
     admits_a_cost = isinstance(claim.criterion, Costs) and claim.criterion.least is not None
     return "good" if (outcome == "holds") != admits_a_cost else "bad"

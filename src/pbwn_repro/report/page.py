@@ -18,7 +18,7 @@ from pbwn_repro.catalog.artefact import Column
 from pbwn_repro.errors import UsageError
 from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.figures import MINUS, Drawing, drawings
-from pbwn_repro.report.findings import findings
+from pbwn_repro.report.findings import cards
 from pbwn_repro.report.forest import forest
 from pbwn_repro.report.markdown import (
     CAUTIONS,
@@ -106,7 +106,7 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
             overview=claims_tested(report.shown),
             tallies=tallies(report),
             meanings=MEANINGS,
-            findings=findings(report)[:3] if tallies(report) else [],
+            findings=cards(report) if tallies(report) else [],
             runs=len({path for section in report.sections for path in section.runs.path}),
             environments=environments(report),
             missing=missing(report),
@@ -134,6 +134,7 @@ def _views(report: Report, drawn: Drawn) -> list[dict[str, Any]]:
 
 def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, first: bool) -> dict[str, Any]:
     columns, lines = run_table(section)
+    metric = getattr(section.artefact, "metric", "")
     table = section.table if first or not section.table else without_literature(section.table)
     rows = table.rows if table else ()
     return {
@@ -141,12 +142,14 @@ def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, fi
         "first": first,
         "table": table,
         "shortened": table is not section.table,
-        "metric": getattr(section.artefact, "metric", ""),
+        "metric": metric,
         "protocol": protocol(section),
         "claims": [(decided, needed(decided, section)) for decided in section.claims],
+        "has_differences": any(forest(decided.verdicts, metric) for decided in section.claims),
         "figures": figures,
         "inside": inside,
         "tones": {row.key: stroke.tone.name for row in rows if (stroke := own_stroke(row.look))},
+        "quoted": section.artefact.table.others if section.artefact.table else frozenset(),
         "best": best(table),
         "chosen": best_settings(table) if table else [],
         "command": command(section),

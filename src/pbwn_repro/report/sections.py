@@ -163,7 +163,8 @@ def _counted(section: Section) -> list[str]:
     if count < 2:
         return []
     return [
-        f"{count} comparisons with the claims: about one in twenty comparisons of equal methods would differ by chance."
+        f"{count} comparisons, not corrected for their number: between equal methods, about one in twenty would differ "
+        "by chance."
     ]
 
 

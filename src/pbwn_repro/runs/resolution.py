@@ -37,10 +37,8 @@ def resolve(
     Wishes are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
     what `pbwn_repro.data.load` takes: the configuration holds the set's name and digest instead.
     """
-    fields, source = complete(wishes)
-    fields["processes"] = processes
+    fields, source = checked(wishes, processes)  # what is wrong is said before anything is fetched
     data = fields["data"]
-    read_config({**fields, "data": {**data, "digest": ""}})  # what is wrong is said before anything is fetched
     splits = splits_of(data)
     dataset = dataset or load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
@@ -48,6 +46,14 @@ def resolve(
         fields["data"] = data = {**part, **_kept(wishes)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
+
+
+def checked(wishes: Mapping[str, Any], processes: int = 1) -> tuple[dict[str, Any], str]:
+    """Complete a user's wishes; a field that is unknown or out of range is an error. No data are needed."""
+    fields, source = complete(wishes)
+    fields["processes"] = processes
+    read_config({**fields, "data": {**fields["data"], "digest": ""}})
+    return fields, source
 
 
 def splits_of(data: Mapping[str, Any]) -> list[str]:

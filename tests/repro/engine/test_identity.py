@@ -214,7 +214,7 @@ class LaterSGD(SGD):
 class LaterConfig(RunConfig):
     """... and to the configuration."""
 
-    optimizer: LaterSGD | Adam = LaterSGD()
+    optimizer: LaterSGD | Adam | AdamW = LaterSGD()
     label_smoothing: float = 0.0
 
 

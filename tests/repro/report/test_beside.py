@@ -130,6 +130,8 @@ def test_the_readme_has_the_table_of_the_largest_scale_that_has_runs(tmp_path):
     write_rates(tmp_path, (9.0, 5.0, 2.0, 2.2, 2.4), method="own", network="mlp")
     for plan in plans("relatives", "smoke", method="own", network="mlp"):
         write_run(tmp_path, plan)
+    assert methods_compared(collect(tmp_path)) == "", "one method is nothing to compare"
+    write_rates(tmp_path, (9.0, 5.0, 2.6, 2.3, None), method="sgd-g", network="mlp")
     text = methods_compared(collect(tmp_path))
     assert "figure 2's network (short scale)" in text
     assert "| OWN | rows made orthonormal in each pass, by an eigendecomposition | 1.00" in text

@@ -283,7 +283,7 @@ def test_the_number_of_comparisons_is_told(tmp_path):
     for method in ("normal", "pbwn", "pbwn-riem"):
         write_seeds(tmp_path, "table-3", [8.0, 8.1], method=method, depth=20, init="paper")
     [note] = [note for note in section(collect(tmp_path), "table-3").notes if "comparisons" in note]
-    assert note.startswith("3 comparisons with the claims")
+    assert note.startswith("3 comparisons, not corrected for their number")
 
 
 def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):

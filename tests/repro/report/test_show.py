@@ -90,9 +90,9 @@ def test_every_artefact_can_be_shown_without_runs(tmp_path, name):
 
 def test_without_a_folder_the_runs_of_the_checkout_are_shown_unless_there_are_own_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert f"Runs in   {Path(pbwn_repro.__file__).parents[2] / 'results'}" in invoke("show", "figure-1")
+    assert f"Runs in  {Path(pbwn_repro.__file__).parents[2] / 'results'}" in invoke("show", "figure-1")
     write_run(tmp_path / "runs", plans("table-3", method="pbwn", depth=20, init="paper")[0])
-    assert "Runs in   runs" in invoke("show", "table-3")
+    assert "Runs in  runs" in invoke("show", "table-3")
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -101,6 +101,12 @@ def test_no_number_is_cut_however_narrow_the_terminal(tmp_path, width):
     for number in ("10.1", "16.77±4.52", "0.93±0.065", "GAN with feature matching"):
         assert number in result.stdout
     assert max(len(line) for line in result.stdout.splitlines() if line.startswith("│")) <= max(width, 49)
+
+
+def test_what_departs_from_the_paper_is_one_list(tmp_path):
+    text = invoke("show", "table-8", "--out", tmp_path)
+    assert text.count("Departs from the paper") == 1
+    assert text.count("\n· ") == len(KNOWN["table-8"].departures)
 
 
 def test_a_folder_that_was_left_out_is_named(tmp_path):
