@@ -28,7 +28,7 @@ docs: .venv/docs.stamp  ## the documentation site, in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-results: .venv/repro.stamp  ## the report of the kept runs, in results/, RESULTS.md and the README's table from it
+results: .venv/repro.stamp  ## the report of the kept runs, in results/; RESULTS.md, docs/results.md, and the README's list and figure from it
 	$(BIN)/python results/publish.py
 
 clean:  ## remove the environment, the caches and the built documentation

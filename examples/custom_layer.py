@@ -20,23 +20,37 @@ class Experts(nn.Module):
         return torch.einsum("bi,eoi->beo", x, self.weight).mean(dim=1)
 
 
-torch.manual_seed(0)
-model = nn.Sequential(
-    nn.Linear(8, 8), nn.LayerNorm(8), Experts(4, 8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 2)
-)
+def build() -> nn.Module:
+    """The model, always with the same initial weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(8, 8), nn.LayerNorm(8), Experts(4, 8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 2)
+    )
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """Train on whether the sum of the inputs is positive; return the test error in percent."""
+    for _ in range(50):
+        x = torch.randn(32, 8)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), (x.sum(dim=1) > 0).long()).backward()
+        optimizer.step()
+    x = torch.randn(1000, 8)
+    return 100 * (model(x).argmax(dim=1) != (x.sum(dim=1) > 0)).float().mean().item()
+
+
+plain = build()
+baseline = train(plain, torch.optim.AdamW(plain.parameters(), lr=1e-2))
+
+model = build()
 print(pbwn.select(model))  # the weight of an unknown layer is left alone: nothing is guessed
 
 pbwn.register(Experts, weight=(0, 1))  # a neuron is an (expert, out) pair: its weights run over the last dimension
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 projection = pbwn.attach(model, optimizer)
-print(f"\n{projection}")
-
-for _ in range(20):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), (x.sum(dim=1) > 0).long()).backward()
-    optimizer.step()
-print(f"\n{projection.check()}")
-
 # For one model alone, or where the weight belongs to no layer of its own, name it instead of registering its type:
 #   pbwn.attach(model, optimizer, axes={"2.weight": (0, 1)})
+error = train(model, optimizer)
+print(f"\n{projection}\n\n{projection.check()}")
+print("\nof 1000 test inputs, one seed each: differences under about 2 points are noise")
+print(f"test error: {baseline:.1f} % without the constraint, {error:.1f} % with it")
