@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pbwn_repro.report.figures import side_by_side
-from pbwn_repro.report.findings import findings, learning_rates
+from pbwn_repro.report.findings import findings, findings_table, learning_rates
 from pbwn_repro.report.markdown import methods_compared, summary, whole
 from pbwn_repro.report.model import Report
 from pbwn_repro.report.page import write
@@ -16,7 +16,7 @@ FIGURES = ROOT / "docs" / "figures"
 
 def published(report: Report) -> dict[Path, str]:
     """The files that speak of the results, as they should read."""
-    measured = "\n".join(f"- {finding.sentence}" for finding in findings(report)) + "\n"
+    measured = f"\n{findings_table(findings(report))}\n\n"
     claims = f"\n{summary(report)}{methods_compared(report)}\n"
     readme, page = ROOT / "README.md", ROOT / "docs" / "results.md"
     drawing = side_by_side("learning-rate", learning_rates(report))

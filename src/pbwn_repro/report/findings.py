@@ -16,7 +16,7 @@ from pbwn_repro.metrics import METRICS
 from pbwn_repro.report.cells import by_seed
 from pbwn_repro.report.curves import search_curve
 from pbwn_repro.report.model import Plot, Report, Section, Summary, in_words
-from pbwn_repro.report.statistics import Interval, finite, mean, span
+from pbwn_repro.report.statistics import Interval, finite, mean, with_interval
 
 LADDER, MLP, COST = "table-8", "figure-2a", "table-5"
 _WITH, _WITHOUT, _START = "pbwn", "normal", "unit-start"
@@ -25,35 +25,60 @@ _FEWEST = 3  # runs of each side, below which a difference is no finding
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison of PBWN with training without it.
+    """One comparison of PBWN with training without it. What a finding does not have is empty.
 
     Args:
         what: what was trained or timed.
-        value, beside: ours with PBWN, and what stands against it, with their units.
-        paper: the paper's numbers for the same.
+        value: ours with PBWN, with its unit.
+        without: the same without PBWN.
+        start: the same from unit norms at the start only.
+        difference: with PBWN less without, its interval and the verdict.
+        paper: the paper's numbers, with and without.
         basis: how many runs, at which scale.
         anchor: the section that it comes from.
     """
 
     what: str
     value: str
-    beside: str
+    without: str
+    start: str
+    difference: str
     paper: str
     basis: str
     anchor: str
 
     @property
-    def sentence(self) -> str:
-        """The finding as one line of text, Markdown allowed."""
-        comma = "" if self.beside.startswith("of ") else ","
-        return f"{self.what}: **{self.value}**{comma} {self.beside} ({self.basis}). {self.paper}".rstrip()
+    def beside(self) -> str:
+        """What stands against the value, in words."""
+        against = {"without": self.without, "with unit norms at the start only": self.start}
+        return ", ".join(f"{number} {words}" for words, number in against.items() if number)
+
+
+def findings_table(found: Sequence[Finding]) -> str:
+    """Findings as a table in Markdown, without the columns that would be empty."""
+    columns = {
+        "": [each.what for each in found],
+        "with PBWN": [f"**{each.value}**" for each in found],
+        "without": [each.without for each in found],
+        "unit-norm start only": [each.start for each in found],
+        "difference, 95 % interval": [each.difference for each in found],
+        "paper: with, without": [each.paper for each in found],
+        "runs": [each.basis for each in found],
+    }
+    kept = {name: cells for name, cells in columns.items() if any(cells)}
+    lines = [
+        list(kept),
+        ["---"] * len(kept),
+        *([cell or "-" for cell in row] for row in zip(*kept.values(), strict=True)),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def findings(report: Report) -> list[Finding]:
     """The findings that there are runs for: semi-supervised learning, what a step costs, the network of figure 2."""
     # Sections of one artefact come largest scale first: that one stays.
     shown = {each.artefact.name: each for each in reversed(report.shown) if each.has_results and not each.variant}
-    made = {LADDER: _ladder, COST: _cost, MLP: _mlp}
+    made = {LADDER: _ladder, MLP: _mlp, COST: _cost}
     return [finding for name, find in made.items() if name in shown for finding in find(shown[name])]
 
 
@@ -94,39 +119,36 @@ def _learning_rates(section: Section) -> Plot | None:
 def _ladder(section: Section) -> Iterator[Finding]:
     """With and without PBWN, for each number of labels."""
     for column in section.table.columns if section.table else ():
-        what = f"Ladder network on MNIST with {column.title}, test error"
-        yield from _with_and_without(section, column, what, _of_the_paper(section, column))
+        yield from _with_and_without(section, column, f"Ladder on MNIST, {column.title}: test error")
 
 
 def _mlp(section: Section) -> Iterator[Finding]:
     """At each method's best learning rate, then at the paper's."""
-    what = "MLP on MNIST at each method's best learning rate, test error"
     columns = [column for column in section.table.columns if column.metric == "test_error"] if section.table else []
-    at_stated = [_summary(section, key, column) for column in columns[1:2] for key in (_WITH, _WITHOUT)]
-    numbers = [_percent(summary) for summary in at_stated if summary]
-    paper = f"At the paper's rate of {BEST_RATE:g}: {numbers[0]}, {numbers[1]} without." if len(numbers) == 2 else ""
-    for column in columns[:1]:
-        yield from _with_and_without(section, column, what, paper)
+    for column, rate in zip(columns, ("each method's best rate", f"the paper's rate {BEST_RATE:g}"), strict=False):
+        yield from _with_and_without(section, column, f"MLP on MNIST, {rate}: test error")
 
 
-def _with_and_without(section: Section, column: Column, what: str, paper: str) -> Iterator[Finding]:
+def _with_and_without(section: Section, column: Column, what: str) -> Iterator[Finding]:
     """A column's finding, where both have runs enough, and the control that starts alike and then trains freely."""
     ours, theirs, start = (_summary(section, key, column) for key in (_WITH, _WITHOUT, _START))
     if ours is None or theirs is None or min(ours.count, theirs.count) < _FEWEST:
         return
-    value, beside = _at_rate(section, ours), f"{_at_rate(section, theirs)} without"
+    chosen = ours.chosen.get("lr") != theirs.chosen.get("lr")
+    value, without = (_percent(summary, with_rate=chosen) for summary in (ours, theirs))
+    control = ""
     if start is not None and start.count >= _FEWEST:
-        beside += f", {_at_rate(section, start)} with unit norms at the start only{_start_at(section, ours.chosen)}"
-    yield Finding(what, value, beside, paper, _runs(section, column, ours, theirs), section.anchor)
-
-
-def _at_rate(section: Section, summary: Summary) -> str:
-    """The number, with the learning rate where that was searched."""
-    return _percent(summary) + (f" (rate {summary.chosen['lr']:g})" if section.artefact.name == MLP else "")
+        control = _percent(start, with_rate=chosen) + _start_at(section, ours.chosen)
+    difference, lower = _compared(section, column)
+    counts = " and ".join(str(count) for count in dict.fromkeys((ours.count, theirs.count)))
+    basis = f"{counts} seeds{lower}; {section.scale} scale"
+    yield Finding(what, value, without, control, difference, _of_the_paper(section, column), basis, section.anchor)
 
 
 def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
     """What the control gives at PBWN's rate, where some of its runs diverge there and so another is its best."""
+    if "lr" not in chosen:
+        return ""
     runs = section.ended[(section.ended.method == _START) & (section.ended.lr == chosen["lr"])]
     values = by_seed(runs, METRICS["test_error"])
     ended = finite(values)
@@ -134,8 +156,8 @@ def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
         return ""
     lost = len(values) - len(ended)
     return (
-        f" (at rate {chosen['lr']:g}: {mean(list(ended.values())):.2f} % with {len(ended)} of {len(values)} seeds, "
-        f"{lost} {'diverges' if lost == 1 else 'diverge'})"
+        f"; at rate {chosen['lr']:g} {mean(list(ended.values())):.2f} %, "
+        f"{lost} of {len(values)} {'diverges' if lost == 1 else 'diverge'}"
     )
 
 
@@ -152,11 +174,12 @@ def _cost(section: Section) -> Iterator[Finding]:
         return
     has_numba = any("numba" in environment.get("packages", {}) for environment in section.environments)
     yield Finding(
-        what="Time of the projection in a training step",
+        what="Time that the projection adds to a training step",
         value=f"{_span([summary.mean for summary in own])} %",
-        beside="of a step without it",
-        paper=f"In the paper PBWN adds {_span([number.value for number in over_normal if number])} % to the training "
-        "time, on a Tesla K80 at batch 64 and 128.",
+        without="",
+        start="",
+        difference="",
+        paper=f"{_span([number.value for number in over_normal if number])} % (Tesla K80)",
         basis=f"{len(own)} networks on a CPU at {batches}, "
         f"{'compiled' if has_numba else 'torch'} path, medians of {own[0].count} rounds; {section.scale} scale",
         anchor=section.anchor,
@@ -169,12 +192,13 @@ def _summary(section: Section, key: str, column: Column) -> Summary | None:
     return cell.ours if cell and cell.ours and cell.ours.values else None
 
 
-def _percent(summary: Summary) -> str:
-    """The mean; before it the median where a few failed runs carry the mean."""
+def _percent(summary: Summary, *, with_rate: bool) -> str:
+    """The mean; with the median where a few failed runs carry the mean, and with the rate where rates differ."""
     apart = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
     decimals = 2 if summary.decimals is None else min(2, summary.decimals)
-    average = f"{summary.mean:.{decimals}f} %"
-    return f"{summary.median:.2f} % median, {average} mean" if apart else average
+    notes = [f"rate {summary.chosen['lr']:g}"] if with_rate else []
+    notes += [f"median {summary.median:.2f} %"] if apart else []
+    return f"{summary.mean:.{decimals}f} %" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _of_the_paper(section: Section, column: Column) -> str:
@@ -182,34 +206,25 @@ def _of_the_paper(section: Section, column: Column) -> str:
     ours, theirs = (section.table.cells[key, column].paper for key in (_WITH, _WITHOUT))
     if ours is None or theirs is None:
         return ""
-    seeds = f", {ours.seeds} seeds" if ours.seeds else ""
-    return f"Paper: {ours.text or ours.value} % and {theirs.text or theirs.value} %{seeds}."
+    seeds = f" ({ours.seeds} seeds)" if ours.seeds else ""
+    return f"{ours.text or ours.value}, {theirs.text or theirs.value} %{seeds}"
 
 
-def _runs(section: Section, column: Column, ours: Summary, theirs: Summary) -> str:
-    counts = {ours.count, theirs.count}
-    count = f"{ours.count}" if len(counts) == 1 else f"{ours.count} and {theirs.count}"
-    return f"{count} seeds{_paired(section, column)}; {section.scale} scale"
-
-
-def _paired(section: Section, column: Column) -> str:
-    """With how many seeds PBWN has the lower value, the interval of the difference and the verdict, if there is one."""
+def _compared(section: Section, column: Column) -> tuple[str, str]:
+    """The difference with its interval and verdict, and with how many seeds PBWN has the lower value."""
     assert section.table is not None
     titles = {row.key: row.title for row in section.table.rows}
     sides = (titles[_WITH], titles[_WITHOUT], column.title)
     for verdict in section.verdicts:
-        if (
-            (verdict.row, verdict.against, verdict.column) == sides
-            and verdict.low is not None
-            and verdict.high is not None
-        ):
-            lower, pairs = sum(dot < 0 for dot in verdict.dots), len(verdict.dots)
-            seeds = "all of them" if lower == pairs else f"{lower} of {pairs}"
-            known = span(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
-            is_preliminary = verdict.preliminary and verdict.outcome != "undecided"
-            verdict_words = in_words(verdict.outcome, preliminary=is_preliminary)
-            return f", lower with {seeds}; difference, {known} points: {verdict_words}"
-    return ""
+        if (verdict.row, verdict.against, verdict.column) != sides or verdict.low is None or verdict.high is None:
+            continue
+        is_preliminary = verdict.preliminary and verdict.outcome != "undecided"
+        words = in_words(verdict.outcome, preliminary=is_preliminary)
+        lower, pairs = sum(dot < 0 for dot in verdict.dots), len(verdict.dots)
+        seeds = "each" if lower == pairs else f"{lower} of {pairs}"
+        difference = with_interval(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
+        return f"{difference}: {words}", f", lower with {seeds}"
+    return "", ""
 
 
 def _span(values: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pbwn_repro.catalog import Number
 from pbwn_repro.catalog.relatives import RELATIVES
-from pbwn_repro.report.findings import findings
+from pbwn_repro.report.findings import findings, findings_table
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
     Cell,
@@ -27,7 +27,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.sections import machine
-from pbwn_repro.report.statistics import FEW, Interval, digits
+from pbwn_repro.report.statistics import FEW, Interval, digits, with_interval
 
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
@@ -204,7 +204,7 @@ def whole(report: Report) -> str:
     has_verdicts = any(section.verdicts for section in report.sections)
     parts = ["# Results\n", _INTRODUCTION]
     if found := findings(report):
-        parts += ["## In short\n", *(f"- {finding.sentence}" for finding in found), ""]
+        parts += ["## In short\n", findings_table(found), ""]
     if has_verdicts:
         parts += ["## How to read it\n"]
         parts += [_VERDICTS, *(f"- **{outcome}**: {rule}" for outcome, rule in RULES.items()), ""]
@@ -364,5 +364,4 @@ def _interval(difference: float | None, low: float | None, high: float | None) -
         return "-"
     if low is None or high is None:
         return digits(difference)
-    interval = Interval(difference, low, high)
-    return f"{digits(difference, interval)} [{digits(low, interval)}, {digits(high, interval)}]"
+    return with_interval(Interval(difference, low, high))

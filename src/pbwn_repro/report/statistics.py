@@ -216,6 +216,13 @@ def significant(value: float, count: int = 3) -> str:
     return f"{float(f'{value:.{count}g}'):,.10g}"
 
 
+def with_interval(interval: Interval) -> str:
+    """A difference with its interval, in brackets."""
+    return (
+        f"{digits(interval.difference, interval)} [{digits(interval.low, interval)}, {digits(interval.high, interval)}]"
+    )
+
+
 def span(interval: Interval) -> str:
     """An interval in words."""
     return f"95 % interval {digits(interval.low, interval)} to {digits(interval.high, interval)}"

@@ -291,7 +291,7 @@ def test_the_legend_says_what_each_colour_means(whole, text):
 def test_the_number_of_a_card_is_not_torn_from_its_unit():
     shown = page(collect(Path(__file__).parents[3] / "results"))
     cards = shown[shown.index('<ul class="cards"') : shown.index("</ul>", shown.index('<ul class="cards"'))]
-    assert re.search("\\d\N{NO-BREAK SPACE}% median, \\d+.\\d\\d\N{NO-BREAK SPACE}% mean", cards)
+    assert re.search("\\d\N{NO-BREAK SPACE}% \\(median\N{NO-BREAK SPACE}\\d+.\\d\\d\N{NO-BREAK SPACE}%\\)", cards)
     assert not re.search(r"\d %| ± ", cards)
 
 
