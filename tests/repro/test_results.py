@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pbwn_repro.report.findings import findings, learning_rates
+from pbwn_repro.report.findings import Finding, findings, findings_table, learning_rates
 from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import run_folders
 
@@ -33,6 +33,19 @@ def test_each_finding_is_a_number_of_the_section_that_it_links_to(report):
         numbers |= {f"{value:.2f}" for summary in ours for value in (summary.mean, summary.median)}
         assert finding.value.split()[0] in numbers
         assert finding.basis.endswith(f"{sections[finding.anchor].scale} scale")
+
+
+def test_the_findings_are_a_table_without_the_columns_that_nothing_stands_in():
+    found = Finding("a", "1 %", "2 %", "", "-1 [-2, 0]: undecided", "", "3 seeds", "table-8-paper")
+    timed = Finding("b", "0.5 %", "", "", "", "0.7 %", "25 rounds", "table-5-short")
+    assert findings_table([found, timed]).splitlines() == [
+        "|  | with PBWN | without | difference, 95 % interval | paper: with, without | runs |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| a | **1 %** | 2 % | -1 [-2, 0]: undecided | - | 3 seeds |",
+        "| b | **0.5 %** | - | - | 0.7 % | 25 rounds |",
+    ]
+    assert found.beside == "2 % without"
+    assert timed.beside == ""
 
 
 def test_the_learning_rates_are_drawn_with_every_run_as_a_dot(report):
