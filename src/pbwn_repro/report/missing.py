@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
@@ -68,13 +68,21 @@ def needed(decided: Decided, section: Section) -> str:
     """
     if decided.outcome != "undecided":
         return ""
-    if not isinstance(section.artefact, TrainedArtefact):
-        timed = any(verdict.difference is not None for verdict in decided.verdicts)
-        what = "a quieter machine, or more rounds; with this folder moved away, " if timed else ""
-        return f"Missing: {what}`{command(section)}` measures it."
+    if isinstance(section.artefact, MeasuredArtefact):
+        return _measurement(section.artefact, decided, section)
+    assert isinstance(section.artefact, TrainedArtefact)
     sentences = [words for words in (_missing_runs(decided, section), _more_seeds(decided, section)) if words]
     text = " ".join(sentences)
     return f"Missing: {text[0].lower()}{text[1:]}" if text else ""
+
+
+def _measurement(artefact: MeasuredArtefact, decided: Decided, section: Section) -> str:
+    """What may decide a claim that was measured: another measurement where it timed, more seeds where it trained."""
+    compared = [min(verdict.counts) for verdict in decided.verdicts if verdict.difference is not None]
+    if compared and "seeds" in artefact.options(section.scale or "paper"):
+        return f"Missing: more seeds than its {max(compared)}; the same ones would give the same numbers again."
+    what = "a quieter machine, or more rounds; with this folder moved away, " if compared else ""
+    return f"Missing: {what}`{command(section)}` measures it."
 
 
 def _missing_runs(decided: Decided, section: Section) -> str:
