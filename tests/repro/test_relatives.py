@@ -372,7 +372,9 @@ def test_own_constrains_the_layers_that_pbwn_does(network, count):
     assert len(wrapped) == count
     for module in wrapped:
         rows = module.weight.detach().flatten(1)
-        group = len(rows) // module.parametrizations.weight[0].groups
+        groups = module.parametrizations.weight[0].groups
+        assert groups == num_groups(len(rows), min(64, rows.shape[1] - 1))  # 64, as the authors have it
+        group = len(rows) // groups
         torch.testing.assert_close(rows[:group] @ rows[:group].T, torch.eye(group), atol=1e-4, rtol=0)
 
 
