@@ -133,6 +133,31 @@ def test_sgd_g_with_small_steps_is_pbwn_with_the_riemannian_gradient():
     torch.testing.assert_close(*(moved for _, moved in runs), atol=1e-12, rtol=1e-6)
 
 
+def test_three_steps_of_sgd_g_are_those_of_a_plain_loop_over_neurons():
+    y = nn.Parameter(unit(3, 5))
+    points, momenta = list(y.detach().clone()), [torch.zeros(5).double()] * 3
+    optimizer = SGDG([{"params": [y], "dims": ROWS}], lr=0.5, momentum=0.8, clip=0.3)
+    for count in range(1, 4):
+        y.grad = unit(3, 5, seed=count)
+        for row in range(3):
+            point, gradient = points[row], y.grad[row]
+            h = gradient - point.dot(gradient) * point
+            d = 0.8 * momenta[row] - 0.5 * h * min(1.0, 0.3 / h.norm().item())
+            angle, direction = d.norm(), d / d.norm()
+            points[row] = point * angle.cos() + direction * angle.sin()
+            momenta[row] = angle * (direction * angle.cos() - point * angle.sin())
+        optimizer.step()
+        torch.testing.assert_close(y.detach(), torch.stack(points), atol=1e-12, rtol=0)
+        torch.testing.assert_close(optimizer.state[y]["momentum_buffer"], torch.stack(momenta), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "clip"), [("sgd-g", 0.1), ("sgd-g-unclipped", None), ("adam-g", 0.1)])
+def test_gradients_are_clipped_as_published(name, clip):
+    spheres, _ = made(name, two_layers()).param_groups
+    assert spheres["clip"] == clip
+    assert (spheres.get("beta2", 0.99), spheres.get("epsilon", 1e-8)) == (0.99, 1e-8)
+
+
 def test_the_momentum_of_sgd_g_turns_with_the_point_and_stays_tangent():
     model = two_layers()
     optimizer = made("sgd-g", model, momentum=0.9, lr=1.0)
@@ -347,7 +372,9 @@ def test_own_constrains_the_layers_that_pbwn_does(network, count):
     assert len(wrapped) == count
     for module in wrapped:
         rows = module.weight.detach().flatten(1)
-        group = len(rows) // module.parametrizations.weight[0].groups
+        groups = module.parametrizations.weight[0].groups
+        assert groups == num_groups(len(rows), min(64, rows.shape[1] - 1))  # 64, as the authors have it
+        group = len(rows) // groups
         torch.testing.assert_close(rows[:group] @ rows[:group].T, torch.eye(group), atol=1e-4, rtol=0)
 
 

@@ -20,7 +20,19 @@ from pbwn_repro.catalog.conditioning import WN_WEIGHTS
 from pbwn_repro.methods import method
 from pbwn_repro.report.model import ALPHA, Cell, Curve, Plot, Row, Section, Summary, Table, Verdict
 from pbwn_repro.report.runs import COLUMNS, DamageError, folders_in, read_environment, read_json
-from pbwn_repro.report.statistics import Compared, Interval, compare, digits, mean, paired, significant, span
+from pbwn_repro.report.statistics import (
+    CONFIDENCE,
+    FEW,
+    Compared,
+    Interval,
+    compare,
+    confidences,
+    digits,
+    mean,
+    paired,
+    significant,
+    span,
+)
 from pbwn_repro.report.verdicts import between, one_sided, undecided
 
 Result = Mapping[str, Any]
@@ -187,8 +199,9 @@ def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sectio
         for kind, words in _SEEN.items()
     ]
     verdicts = [
-        _seen_verdict(claim, network, kind, pair, [seen[network, name, kind, end] for name in pair])
+        _seen_verdict(claim, network, kind, pair, [seen[network, name, kind, end] for name in pair], number)
         for claim in artefact.claims
+        for number in [len(networks) * len(_pairs(claim))]
         for network in networks
         for kind, pair in _pairs(claim)
     ]
@@ -244,20 +257,22 @@ def _seen_curve(row: Row, moments: Sequence[float], values: Sequence[Sequence[fl
 
 
 def _seen_verdict(
-    claim: Claim, network: str, kind: str, pair: tuple[str, str], sides: Sequence[Sequence[float]]
+    claim: Claim, network: str, kind: str, pair: tuple[str, str], sides: Sequence[Sequence[float]], number: int
 ) -> Verdict:
     """Compared as logarithms, in pairs by seed: ratios have no scale of their own."""
     names = (_title(pair[0]), _title(pair[1]), network)
     ours, theirs = ({seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides)
     if not ours or not theirs:
         return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")
-    compared = compare(ours, theirs)
-    outcome = one_sided(compared.interval, compared.counts, lower=True)
+    compared, strict = (compare(ours, theirs, confidence) for confidence in confidences(number))
+    outcome, firmly = (one_sided(found.interval, found.counts, lower=True) for found in (compared, strict))
+    basis = f"difference of logarithms; {compared.kind}" if compared.kind else "one run a side"
     words = (
         f"{_SEEN[kind]}: {digits(mean(sides[0]))} of {names[0]}, {digits(mean(sides[1]))} of {names[1]} on {network} "
-        f"({compared.kind or 'one run a side'})."
+        f"({basis})."
     )
-    return Verdict.on(claim, outcome, words, compared, names, dots=())
+    firm, few = firmly == outcome, min(compared.counts) < FEW
+    return Verdict.on(claim, outcome, words, compared, names, dots=(), firm=firm, preliminary=few)
 
 
 # --- table 5
@@ -309,11 +324,12 @@ class _Times:
         columns = [column for column in self.paper.columns if column.value in self.result["networks"]]
         if isinstance(criterion, Costs):
             timed = [column for column in columns if criterion.row in self._methods(column.value)]
-            found = [self._cost(claim, criterion, column) for column in timed]
+            found = [self._cost(claim, criterion, column, len(timed)) for column in timed]
             return found or [undecided(claim, f"{method(criterion.row).title} was not timed.")]
         assert isinstance(criterion, Better)
         [than] = criterion.than
-        return [self._shorter(claim, row, than, column) for column in columns for row in criterion.rows]
+        number = len(columns) * len(criterion.rows)
+        return [self._shorter(claim, row, than, column, number) for column in columns for row in criterion.rows]
 
     def notes(self) -> tuple[str, ...]:
         """What the times depend on: the batches, and what else the machine was doing."""
@@ -357,8 +373,9 @@ class _Times:
         hours, normal = (self.paper.numbers[key, title].value for key in (name, _NORMAL))
         return 100 * (hours / normal - 1)
 
-    def _cost(self, claim: Claim, criterion: Costs, column: Column) -> Verdict:
-        compared = _over_rounds(percentages(self.result, column.value, criterion.row))
+    def _cost(self, claim: Claim, criterion: Costs, column: Column, number: int) -> Verdict:
+        values = percentages(self.result, column.value, criterion.row)
+        compared, strict = (_over_rounds(values, confidence) for confidence in confidences(number))
         least = -inf if criterion.least is None else criterion.least
         most = inf if criterion.most is None else criterion.most
         names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
@@ -366,16 +383,18 @@ class _Times:
         timed = (printed, column.title) in self.paper.numbers
         theirs = f" The paper's hours say {self._over_normal(printed, column.title):.2f} %." if timed else ""
         words = f"{names[0]} takes {_more(compared)} time than {names[1]} on {column.title} {_basis(compared)}.{theirs}"
-        return Verdict.on(claim, between(compared.interval, least, most), words, compared, names)
+        outcome, firmly = (between(found.interval, least, most) for found in (compared, strict))
+        return Verdict.on(claim, outcome, words, compared, names, firm=firmly == outcome)
 
-    def _shorter(self, claim: Claim, row: str, than: str, column: Column) -> Verdict:
+    def _shorter(self, claim: Claim, row: str, than: str, column: Column, number: int) -> Verdict:
         sides = [percentages(self.result, column.value, name) for name in (row, than)]
-        compared = _over_rounds([ours - theirs for ours, theirs in zip(*sides, strict=True)])
-        outcome = one_sided(compared.interval, compared.counts, lower=True)
+        values = [ours - theirs for ours, theirs in zip(*sides, strict=True)]
+        compared, strict = (_over_rounds(values, confidence) for confidence in confidences(number))
+        outcome, firmly = (one_sided(found.interval, found.counts, lower=True) for found in (compared, strict))
         names = (self.titles[row], self.titles[than], column.title)
         place = f"{column.title} {_basis(compared)}"
         words = f"{names[0]} takes {_more(compared)} of a normal step's time than {names[1]} on {place}."
-        return Verdict.on(claim, outcome, words, compared, names)
+        return Verdict.on(claim, outcome, words, compared, names, firm=firmly == outcome)
 
 
 def percentages(result: Result, network: str, name: str) -> list[float]:
@@ -385,9 +404,9 @@ def percentages(result: Result, network: str, name: str) -> list[float]:
     return [100 * (mine / normal - 1) for mine, normal in pairs]
 
 
-def _over_rounds(values: Sequence[float]) -> Compared:
+def _over_rounds(values: Sequence[float], confidence: float = CONFIDENCE) -> Compared:
     """The median over rounds, with its exact interval."""
-    found = median_with_interval(values)
+    found = median_with_interval(values, confidence)
     low, high = found["low"], found["high"]
     interval = None if low is None or high is None else Interval(median(values), low, high)
     return Compared(median(values), interval, (len(values), len(values)))
@@ -457,12 +476,20 @@ def _within(claim: Claim, result: Result) -> Iterator[Verdict]:
     criterion = claim.criterion
     assert isinstance(criterion, Within)
     title, bounds = method(criterion.row).title, f"between {criterion.least:g} and {criterion.most:g}"
-    for network, part in result["networks"].items():
-        for layer, values in part.get(criterion.row, {}).get(criterion.metric, {}).items():
-            interval = paired(values) if len(values) > 1 else None
-            limits = span(interval) if interval else "one run"
-            value = f"{digits(mean(values), interval)} ({limits}; {bounds} is claimed)"
-            words = f"In layer {layer} of {network} with {title}: {value}."
-            compared = Compared(median(values), interval, (len(values), len(values)))
-            outcome = between(interval, criterion.least, criterion.most)
-            yield Verdict.on(claim, outcome, words, compared, (title, "", f"{network}, layer {layer}"))
+    measured = {
+        (network, layer): values
+        for network, part in result["networks"].items()
+        for layer, values in part.get(criterion.row, {}).get(criterion.metric, {}).items()
+    }
+    for (network, layer), values in measured.items():
+        interval, strict = (
+            paired(values, confidence) if len(values) > 1 else None for confidence in confidences(len(measured))
+        )
+        outcome, firmly = (between(found, criterion.least, criterion.most) for found in (interval, strict))
+        limits = span(interval) if interval else "one run"
+        value = f"{digits(mean(values), interval)} ({limits}; {bounds} is claimed)"
+        words = f"In layer {layer} of {network} with {title}: {value}."
+        compared = Compared(mean(values), interval, (len(values), len(values)))
+        names = (title, "", f"{network}, layer {layer}")
+        firm, few = firmly == outcome, len(values) < FEW
+        yield Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few)

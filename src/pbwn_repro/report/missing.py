@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, Plan, Scale, TrainedArtefact
+from scipy import stats
+
+from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.claims import Grows
 from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.report.model import Decided, Report, Section, Verdict
-from pbwn_repro.report.statistics import significant
+from pbwn_repro.report.statistics import CONFIDENCE, significant
 from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, Shown, effort, network_cost
 
 ASSUMPTION = (
@@ -68,13 +70,21 @@ def needed(decided: Decided, section: Section) -> str:
     """
     if decided.outcome != "undecided":
         return ""
-    if not isinstance(section.artefact, TrainedArtefact):
-        timed = any(verdict.difference is not None for verdict in decided.verdicts)
-        what = "a quieter machine, or more rounds; with this folder moved away, " if timed else ""
-        return f"Missing: {what}`{command(section)}` measures it."
+    if isinstance(section.artefact, MeasuredArtefact):
+        return _measurement(section.artefact, decided, section)
+    assert isinstance(section.artefact, TrainedArtefact)
     sentences = [words for words in (_missing_runs(decided, section), _more_seeds(decided, section)) if words]
     text = " ".join(sentences)
     return f"Missing: {text[0].lower()}{text[1:]}" if text else ""
+
+
+def _measurement(artefact: MeasuredArtefact, decided: Decided, section: Section) -> str:
+    """What may decide a claim that was measured: another measurement where it timed, more seeds where it trained."""
+    compared = [min(verdict.counts) for verdict in decided.verdicts if verdict.difference is not None]
+    if compared and "seeds" in artefact.options(section.scale or "paper"):
+        return f"Missing: more seeds than its {max(compared)}; the same ones would give the same numbers again."
+    what = "a quieter machine, or more rounds; with this folder moved away, " if compared else ""
+    return f"Missing: {what}`{command(section)}` measures it."
 
 
 def _missing_runs(decided: Decided, section: Section) -> str:
@@ -135,7 +145,7 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     """How many seeds the open comparisons would take with the spread that was found, and the runs that these are."""
     assert isinstance(section.artefact, TrainedArtefact)
     assert section.scale
-    wanted_by = [(_seeds_for(verdict), verdict) for verdict in decided.verdicts if verdict.outcome != "holds"]
+    wanted_by = [(seeds_for(verdict), verdict) for verdict in decided.verdicts if verdict.outcome != "holds"]
     open_ = [verdict for seeds, verdict in wanted_by if seeds is not None]
     wanted = max((seeds for seeds, _ in wanted_by if seeds is not None), default=0)
     there = max((count for verdict in open_ for count in verdict.counts), default=0)
@@ -154,12 +164,20 @@ def _more_seeds(decided: Decided, section: Section) -> str:
     )
 
 
-def _seeds_for(verdict: Verdict) -> int | None:
-    """With how many seeds an interval of the same spread, which shrinks with their root, would decide."""
+def seeds_for(verdict: Verdict) -> int | None:
+    """With how many seeds Student's interval of the same spread would decide; one more than is counted at most."""
     if verdict.low is None or verdict.high is None or not verdict.gap:
         return None
-    reach = (verdict.high - verdict.low) / 2
-    return math.ceil(min(min(verdict.counts) * (reach / verdict.gap) ** 2, 1e6))
+    reach, there = (verdict.high - verdict.low) / 2, min(verdict.counts)
+    if reach <= verdict.gap:
+        return there
+    wanted = _relative_reach(there) * verdict.gap / reach
+    return next((count for count in range(there, _MOST_SEEDS + 1) if _relative_reach(count) <= wanted), _MOST_SEEDS + 1)
+
+
+def _relative_reach(count: int) -> float:
+    """How far a mean's 95 % interval reaches, over the standard deviation of so many values."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) / math.sqrt(count)
 
 
 def _compared(verdicts: Sequence[Verdict], section: Section) -> dict[str, list[str]]:

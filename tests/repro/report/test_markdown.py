@@ -181,10 +181,10 @@ def test_where_all_runs_are_there_a_claim_says_how_many_seeds_would_decide_it(tm
             error = 1.1 + plan.labels["seed"] / 10 if interval == 100 else 1.0
             write_run(tmp_path, plan, errors=(9.0, error))
     words = (
-        "Missing: with the spread found so far, about 20 seeds would decide the comparisons that have an interval and "
-        "are open: 30 more runs, a few GPU minutes: "
+        "Missing: with the spread found so far, about 13 seeds would decide the comparisons that have an interval and "
+        "are open: 16 more runs, a few GPU minutes: "
     )
-    command = "`pbwn reproduce figure-2b --scale paper --seeds 20 --only interval=1,interval=100`."
+    command = "`pbwn reproduce figure-2b --scale paper --seeds 13 --only interval=1,interval=100`."
     assert words + command in whole(collect(tmp_path))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pbwn_repro.bench.measuring import folder_of, measure
 from pbwn_repro.bench.steps import summed_up
-from pbwn_repro.catalog import ARTEFACTS
+from pbwn_repro.catalog import ARTEFACTS, find
 from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import to_json
 from repro.report.folders import cell_at
@@ -16,17 +16,20 @@ METHODS = ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch", "pbwn-riem-nxn")
 
 
 def folder(root, name, scale="smoke"):
-    artefact = ARTEFACTS[name]
+    artefact = find(name)
     return folder_of(root, name, scale, artefact.measurement, artefact.options(scale))
 
 
 def write_times(root, percent, rounds=9, scale="smoke", own=0.0, load=0.1):
     """A measurement of table 5 whose methods take so many percent more than normal, the same on each network.
 
-    `own` is what the projection itself takes, in seconds.
+    A list has those of each round. `own` is what the projection itself takes, in seconds.
     """
+    by_round = {name: percent.get(name, 0.0) for name in METHODS}
+    by_round = {name: each if isinstance(each, list) else [each] * rounds for name, each in by_round.items()}
     seconds = {
-        name: [(1 + round_ / 100) * (1 + percent.get(name, 0.0) / 100) for round_ in range(rounds)] for name in METHODS
+        name: [(1 + round_ / 100) * (1 + more / 100) for round_, more in enumerate(each)]
+        for name, each in by_round.items()
     }
     methods = summed_up({name: [(each, own) for each in times] for name, times in seconds.items()}, 10, 2)
     machine = {"cores": 2, "load before": load}
@@ -194,3 +197,81 @@ def test_an_unfinished_measurement_is_no_damage(tmp_path):
     [section] = report.sections
     assert (section.unfinished, section.table, section.is_shown) == ((place.path,), None, False)
     assert json.loads(place.config.read_text())["measurement"] == "time-cost"
+
+
+def write_result(root, name, result):
+    """A measurement at short scale with this result."""
+    artefact, place = find(name), folder(root, name, "short")
+    place.path.mkdir(parents=True)
+    config = {"measurement": artefact.measurement, "options": artefact.options("short")}
+    place.config.write_bytes(to_json(config))
+    place.environment.write_bytes(to_json({"device": "cpu", "processor": "An abacus", "threads": 1}))
+    place.result.write_bytes(to_json(result))
+
+
+def write_shares(root, shares):
+    """A measurement of gradients whose share along the weights is this in the first of eight layers, else small."""
+    layers = {f"features.{number}": [0.1, 0.11, 0.12] for number in range(4)}
+    kinds = {"gradient_share": layers, "passed_back": {}}
+    first = {"gradient_share": {**layers, "features.0": shares}, "passed_back": {}}
+    networks = {"mlp": {"normal": kinds, "pbwn": first}, "mlp-bn": {"normal": kinds, "pbwn": kinds}}
+    write_result(root, "gradients", {"networks": networks})
+
+
+def write_spectra(root, pbwn):
+    """A measurement of conditioning on two networks: what PBWN has over Normal's ratio on one, by seed; else noise."""
+
+    def run(ratio):
+        values = [ratio, *[1.0] * 9]
+        found = {
+            "eigenvalues": values,
+            "weight_eigenvalues": values,
+            "gradient_norms": {"0.weight": 1.0, "1.weight": 2.0},
+        }
+        return [found] * 3
+
+    noise = [run(2.0), run(2.2), run(1.9)]
+    better = {"normal": [run(2.0)] * 3, "wn": noise, "pbwn": [run(2.0 * more) for more in pbwn]}
+    networks = {
+        "mlp": {"methods": better},
+        "resnet-20": {"methods": {"normal": noise, "wn": noise, "pbwn": noise[::-1]}},
+    }
+    write_result(root, "conditioning", {"moments": [0.0, 0.5, 1.0], "methods": list(better), "networks": networks})
+
+
+@pytest.mark.parametrize(
+    ("write", "claim", "weak", "strong"),
+    [
+        (write_shares, "gradients-not-dominant", [0.58, 0.6, 0.62], [0.599, 0.6, 0.601]),
+        (write_spectra, "conditioning-spectrum", [1.27, 1.2, 1.4], [1.3, 1.31, 1.32]),
+        (
+            lambda root, values: write_times(root, {"pbwn-riem": values}),
+            "table-5-riem-rows",
+            [*[3.0] * 8, 12.0],
+            [*[3.0] * 8, 4.0],
+        ),
+    ],
+)
+def test_a_measurement_speaks_against_a_claim_only_if_it_stands_among_all(tmp_path, write, claim, weak, strong):
+    for name, values, outcome in (("weak", weak, "undecided"), ("strong", strong, "does not hold")):
+        write(tmp_path / name, values)
+        [section] = collect(tmp_path / name).sections
+        [decided] = [each for each in section.claims if each.claim.name == claim]
+        assert "does not hold" in {each.outcome for each in decided.verdicts}
+        assert decided.outcome == outcome
+        assert all(each.preliminary == (min(each.counts) < 5) for each in decided.verdicts)
+
+
+def test_a_mean_over_seeds_stands_with_its_own_interval(tmp_path):
+    write_shares(tmp_path, [0.1, 0.2, 0.6])
+    [section] = collect(tmp_path).sections
+    [first, *_] = [each for each in section.verdicts if each.claim.name == "gradients-not-dominant"]
+    assert first.difference == pytest.approx(0.3)
+    assert (first.low + first.high) / 2 == pytest.approx(first.difference)
+
+
+def test_a_difference_of_logarithms_is_called_one(tmp_path):
+    write_spectra(tmp_path, [1.3, 1.31, 1.32])
+    [section] = collect(tmp_path).sections
+    [first, *_] = section.verdicts
+    assert first.sentence.endswith("(difference of logarithms; paired t, 3 pairs by seed).")

@@ -2,10 +2,13 @@
 
 import pytest
 
+from pbwn_repro.catalog import find
 from pbwn_repro.catalog.claims import Alike, Better, Higher, NotWorse
 from pbwn_repro.metrics import TEST_ERROR
+from pbwn_repro.report.missing import needed, seeds_for
+from pbwn_repro.report.model import Decided, Section, Verdict
 from pbwn_repro.report.sections import collect
-from pbwn_repro.report.statistics import Interval
+from pbwn_repro.report.statistics import Interval, Moments, contrast, paired
 from pbwn_repro.report.verdicts import decide
 from repro.report.folders import cell_at, plans, section, write_run
 
@@ -388,3 +391,30 @@ def test_each_claim_of_a_section_has_a_verdict(tmp_path):
     assert {each.claim.name for each in section.verdicts} == {
         *("table-3-better", "table-3-grows", "table-3-alike", "table-3-epoch")
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("table-5", "Missing: a quieter machine, or more rounds; with this folder moved away, `pbwn reproduce "),
+        ("conditioning", "Missing: more seeds than its 3; the same ones would give the same numbers again."),
+    ],
+)
+def test_an_open_measurement_lacks_rounds_where_it_timed_and_seeds_where_it_trained(name, words):
+    artefact = find(name)
+    [claim, *_] = artefact.claims
+    verdict = Verdict(claim, "undecided", "", difference=0.1, low=-1.0, high=1.2, counts=(3, 3))
+    assert needed(Decided(claim, (verdict,)), Section(artefact, "short")).startswith(words)
+    unmeasured = Decided(claim, (Verdict(claim, "undecided", ""),))
+    assert needed(unmeasured, Section(artefact, "short")).startswith(f"Missing: `pbwn reproduce {name} ")
+
+
+@pytest.mark.parametrize("gap", [0.9, 0.5, 0.25])
+def test_the_seeds_that_are_said_to_decide_a_comparison_do_with_the_spread_of_three(gap):
+    first = paired([gap - 1.0, gap, gap + 1.0])
+    claim = find("figure-2a").claims[1]
+    open_ = Verdict(claim, "undecided", "", gap, first.low, first.high, counts=(3, 3), gap=gap)
+    found = seeds_for(open_)
+    for count, decides in ((found - 1, False), (found, True)):
+        interval = contrast([Moments(gap, 1.0, count)], (1,))
+        assert interval.contains_zero is not decides
