@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -172,7 +172,7 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
         raise TypeError(f"the model comes first, then the optimizer; got {type(optimizer).__name__} in its place")
     if isinstance(optimizer, Mapping):
         raise TypeError("several optimizers must be passed as a list: write list(optimizers.values())")
-    if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups"):
+    if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups") and not isinstance(optimizer, str):
         found = [_unwrapped(one) for one in optimizer]
     else:
         found = [_unwrapped(optimizer)]
@@ -186,7 +186,8 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 def _unwrapped(optimizer: Any) -> Optimizer:
     """The torch optimizer inside: wrappers of frameworks keep it in an attribute `optimizer`."""
     if not hasattr(optimizer, "param_groups") and not hasattr(optimizer, "optimizer"):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
+        got = "a parameter" if isinstance(optimizer, Tensor) else repr(optimizer)
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {got}")
     inner, seen = optimizer, []
     _refuse_by_kind(optimizer)
     while not _fires_hooks(inner):

@@ -567,6 +567,10 @@ def test_something_that_is_no_optimizer_is_refused():
     for wrong in (3, None):
         with pytest.raises(TypeError, match=rf"must be a torch\.optim\.Optimizer, or a list of them; got {wrong}"):
             pbwn.attach(model, [wrong])
+    with pytest.raises(TypeError, match="got 'adam'"):
+        pbwn.attach(model, "adam")
+    with pytest.raises(TypeError, match="got a parameter$"):
+        pbwn.attach(model, model.parameters())
     pbwn.attach(model, optimizer, state={"version": 2, **STATE})
 
 
