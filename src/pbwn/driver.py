@@ -71,6 +71,12 @@ class Driver:
             self.batch = None if found else self.batch
         self.stateless = stateless
 
+    def keep_masters_of(self, optimizer: Optimizer) -> None:
+        """Forget the masters that another optimizer does not have; its own are found in its first step."""
+        state: Mapping[Any, Any] = optimizer.state
+        found = {weight.name: state.get(weight.tensor, {}) for weight in self.weights}
+        self.masters = {name: key for name, key in self.masters.items() if key in found[name]}
+
     def master_finders(self) -> dict[str, Callable[[], Tensor]]:
         """What looks up the master of each weight that has one."""
         return {
@@ -80,13 +86,13 @@ class Driver:
         }
 
     def rates(self) -> list[float | Tensor]:
-        """The learning rate of each weight: that of its parameter group, as it is now."""
+        """The learning rate of each weight: that of its parameter group, as it is now; 0 if no group holds it now."""
         optimizer = self.owner()
         assert optimizer is not None
         rates: dict[int, Any] = {
             id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
         }
-        return [rates[id(weight.tensor)] for weight in self.weights]
+        return [rates.get(id(weight.tensor), 0.0) for weight in self.weights]
 
     def refuse_half_precision(self, step: str) -> None:
         """Refuse weights of which most of a small update is rounding, unless the optimizer keeps masters of them."""

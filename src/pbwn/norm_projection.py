@@ -450,9 +450,9 @@ class NormProjection:
             attached = plural(len(self._drivers), "optimizer")
             raise ValueError(f"the projection was attached to {attached}; got {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
-            held = moved_by(one, driver.weights)
+            held = held_by([one])
             for weight in driver.weights:
-                if weight not in held:
+                if id(weight.tensor) not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
         self.detach()
         self._fsdp.find()
@@ -464,6 +464,8 @@ class NormProjection:
                 on_step=partial(self._after_step, driver),
                 exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
+            if driver.owner() is not one:
+                driver.keep_masters_of(one)
             driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
         self._hear_gradients()
         if self._statistics is not None and self._every != 1:

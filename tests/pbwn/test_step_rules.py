@@ -186,6 +186,18 @@ def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
         assert (cosine.arccos() / rate).max() > 0.8
 
 
+def test_angle_leaves_a_weight_that_is_no_longer_the_optimizers_as_it_is():
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, step="angle")
+    projection.monitor(1)
+    new = model[0].weight = nn.Parameter(torch.randn_like(model[0].weight))
+    before = new.detach().clone()
+    train(model, optimizer, 1)
+    assert torch.equal(new, before)
+    assert "0.weight: replaced after attach" in str(projection.check())
+
+
 def test_with_tangent_gradients_and_plain_sgd_the_tangent_step_is_the_plain_one():
     plain, tangent = make(dtype=torch.float64), make(dtype=torch.float64)
     for model, step in ((plain, "plain"), (tangent, "tangent")):
