@@ -569,7 +569,7 @@ def test_something_that_is_no_optimizer_is_refused():
             pbwn.attach(model, [wrong])
     with pytest.raises(TypeError, match="got 'adam'"):
         pbwn.attach(model, "adam")
-    with pytest.raises(TypeError, match="got a parameter$"):
+    with pytest.raises(TypeError, match=r"got a parameter$"):
         pbwn.attach(model, model.parameters())
     pbwn.attach(model, optimizer, state={"version": 2, **STATE})
 

@@ -776,6 +776,20 @@ def test_adapters_are_left_alone_unless_they_are_asked_for():
     assert names(pbwn.select(model, also=["*.lora_A.default"])) == ["q.lora_A.default.weight", "v.weight"]
 
 
+@pytest.mark.parametrize("kind", ["DELORA", "GRALORA", "HIRA", "HRA", "LILY", "LOHA", "MISS", "PEANUT", "RANDLORA"])
+def test_the_adapters_of_peft_are_known_by_their_names(kind):
+    peft = pytest.importorskip("peft")
+    kinds = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
+    if kind not in kinds:
+        pytest.skip(f"peft {peft.__version__} has no {kind}")
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    adapted = peft.get_peft_model(model, kinds[kind](target_modules=["0"], r=4))
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    why = reasons(pbwn.select(adapted, strict=True))
+    assert trained <= set(why)
+    assert any(why[name].startswith("adapter") for name in trained)
+
+
 # Parameters of a module of an unknown type: their names and shapes, and whether they are weights.
 PARAMETERS = [
     ("cls_token", (1, 1, 8), False),
