@@ -107,30 +107,7 @@ def attach(
     >>> projection.check().ok
     True
     """
-    if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
-        raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
-    if gradient not in ("ordinary", "riemannian"):
-        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
-    if step not in ("plain", "tangent", "angle"):
-        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
-    if step != "plain" and every != 1:
-        raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
-    _check_constraint(constraint)
-    if gradient == "riemannian" and isinstance(constraint, MaxNorm):
-        raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if step != "plain" and isinstance(constraint, MaxNorm):
-        raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if backend not in paths.BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
-    if not isinstance(initial, bool) and initial != "fold":
-        raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
-    if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
-        raise ValueError(f'follow must be "auto", None, or example inputs of the model; got {follow!r}')
-    if initial == "fold" and (follow is None or isinstance(follow, str)):
-        raise ValueError('initial="fold" has to see what follows each weight: pass follow= with example inputs')
-    lack = paths.missing(backend)
-    if lack is not None:
-        raise ValueError(f'backend="{backend}": {lack}')
+    _check_settings(every, gradient, step, constraint, initial, follow, backend)
     optimizers = hookable(optimizer)
     selection = chosen(
         model,
@@ -213,9 +190,8 @@ def project_(
     paths.refuse_mismatches(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
-    Batch(selection.constrained, constraint, radii, backend="torch").project_(
-        synchronize=True
-    )  # once: not worth compiling
+    batch = Batch(selection.constrained, constraint, radii, backend="torch")  # once: not worth compiling
+    batch.project_(synchronize=True)
     return selection
 
 
@@ -694,6 +670,36 @@ class NormProjection:
                 on_change=self._fsdp.find,
             )
         return driver.batch
+
+
+def _check_settings(
+    every: object, gradient: str, step: str, constraint: object, initial: object, follow: object, backend: Backend
+) -> None:
+    """Refuse arguments of `attach` that mean nothing, by themselves or together."""
+    if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
+        raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
+    if gradient not in ("ordinary", "riemannian"):
+        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
+    if step not in ("plain", "tangent", "angle"):
+        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
+    if step != "plain" and every != 1:
+        raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
+    _check_constraint(constraint)
+    if gradient == "riemannian" and isinstance(constraint, MaxNorm):
+        raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
+    if step != "plain" and isinstance(constraint, MaxNorm):
+        raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
+    if backend not in paths.BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
+    if not isinstance(initial, bool) and initial != "fold":
+        raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
+    if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
+        raise ValueError(f'follow must be "auto", None, or example inputs of the model; got {follow!r}')
+    if initial == "fold" and (follow is None or isinstance(follow, str)):
+        raise ValueError('initial="fold" has to see what follows each weight: pass follow= with example inputs')
+    lack = paths.missing(backend)
+    if lack is not None:
+        raise ValueError(f'backend="{backend}": {lack}')
 
 
 def _check_constraint(constraint: object) -> None:

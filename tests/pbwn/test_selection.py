@@ -840,7 +840,7 @@ def test_weights_of_unknown_axes_are_warned_of_once_with_the_line_to_write():
     with pytest.warns(UserWarning, match=r"WithUnknown: 8 weights .* unknown: 'custom\.\{0\.\.7\}\.kernel'") as caught:
         pbwn.select(WithUnknown(8))
     [warning] = caught
-    assert "axes={'custom.{0..7}.kernel': (0,)}" in str(warning.message)
+    assert "axes={'custom.{0..7}.kernel': (0,)} if it is stored (out, in)" in str(warning.message)
     assert warning.filename == __file__
     model = WithUnknown(8)
     pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))  # of the same type and names: not again
@@ -848,6 +848,10 @@ def test_weights_of_unknown_axes_are_warned_of_once_with_the_line_to_write():
     with pytest.warns(UserWarning, match="'custom.0.kernel'"):
         pbwn.select(WithUnknown(1))
     pbwn.select(WithUnknown(2), skip=["custom"])  # on purpose
+    stack = nn.Module()
+    stack.w1 = nn.Parameter(torch.randn(4, 8, 6))
+    with pytest.warns(UserWarning, match=r"axes=\{'w1': \(0, 1\)\} if it is stored \(expert, out, in\)"):
+        pbwn.select(stack)
 
 
 def test_the_summary_tells_unknown_from_on_purpose_in_elements_and_percent():
