@@ -341,20 +341,20 @@ class NormProjection:
         self._monitor = Monitor(
             every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
         )
-        self._hear_gradients()
+        self._set_gradient_hooks()
         return self._monitor
 
     def _stop_monitor(self) -> None:
         self._monitor = None
-        self._hear_gradients()
+        self._set_gradient_hooks()
 
-    def _hear_gradients(self) -> None:
-        """Listen for complete gradients if anything needs them."""
+    def _set_gradient_hooks(self) -> None:
+        """Have complete gradients reported if anything needs them."""
         wanted = self._gradient == "riemannian" or self._monitor is not None
         for driver in self._drivers:
             driver.watched = None
             if (hooks := driver.hooks()) is not None:
-                hooks.hear_gradient(partial(self._on_gradient, driver) if wanted else None)
+                hooks.set_on_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and check whether the hooks are in place.
@@ -436,14 +436,13 @@ class NormProjection:
             hooks = StepHooks(
                 one,
                 on_begin=partial(self._before_step, driver),
-                on_gradient=None,
                 on_step=partial(self._after_step, driver),
                 exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
             if driver.owner() is not one:
                 driver.keep_masters_of(one)
             driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
-        self._hear_gradients()
+        self._set_gradient_hooks()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
         with _attaching:
@@ -512,7 +511,7 @@ class NormProjection:
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             with self._initially(optimizers, project, example):
                 for driver in self._drivers if project else ():
-                    self._batch_at(driver, 0).settle_()
+                    self._batch_at(driver, 0).project_deviating_()
                     driver.projected = True
         self.rebind(optimizers)
 

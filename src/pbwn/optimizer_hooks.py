@@ -36,7 +36,6 @@ class StepHooks:
         optimizer: Optimizer,
         *,
         on_begin: Callable[[], None],
-        on_gradient: Callable[[], None] | None,
         on_step: Callable[[], None],
         exact: bool,
     ) -> None:
@@ -44,7 +43,7 @@ class StepHooks:
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_begin = on_begin
         self._on_step = on_step
-        self.hear_gradient(on_gradient)
+        self._on_gradient: Callable[[], None] | None = None
         self._exact = exact
         self._depth = 0
         self._handles: tuple[RemovableHandle, RemovableHandle] = (
@@ -67,8 +66,8 @@ class StepHooks:
             and self._handles[1].id in optimizer._optimizer_step_post_hooks
         )
 
-    def hear_gradient(self, on_gradient: Callable[[], None] | None) -> None:
-        """Call this from now on when a step's gradient is complete; None calls nothing."""
+    def set_on_gradient(self, on_gradient: Callable[[], None] | None) -> None:
+        """Set what is called when a step's gradient is complete: at first, and for None, nothing."""
         # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
         self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
 

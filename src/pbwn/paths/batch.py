@@ -85,7 +85,7 @@ class Batch:
         plan.finish_()
 
     @torch.no_grad()
-    def settle_(self) -> None:
+    def project_deviating_(self) -> None:
         """Project the rows that are off by more than rounding, and leave the others bit for bit."""
         plan = self._current_plan()
         for weight, tensor in zip(self._weights, plan.stored, strict=True):
