@@ -430,6 +430,8 @@ class NormProjection:
             for weight in driver.weights:
                 if id(weight.tensor) not in held:
                     raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
+            if self._step == "angle" and driver.owner() is not one:
+                driver.check_angle(one)
         self.detach()
         self._fsdp.find()
         for driver, one in zip(self._drivers, optimizers, strict=True):
@@ -496,8 +498,7 @@ class NormProjection:
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.owner = ref(optimizer)
             if self._step == "angle":
-                driver.refuse_missing_rates()
-                driver.warn_of_decay()
+                driver.check_angle(optimizer)
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
                 driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
         if state is not None:

@@ -165,6 +165,11 @@ def test_angle_needs_a_learning_rate():
     model = make()
     with pytest.raises(ValueError, match=r"the parameter group of '0\.weight' has no \"lr\": add it"):
         pbwn.attach(model, Unscaled(model.parameters(), {}), step="angle")
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), step="angle")
+    with pytest.raises(ValueError, match=r"the parameter group of '0\.weight' has no \"lr\": add it"):
+        projection.rebind(Unscaled(model.parameters(), {}))
+    with pytest.warns(UserWarning, match=r"weight_decay=0\.01 is part of it: set weight_decay=0"):
+        projection.rebind(torch.optim.AdamW(model.parameters(), lr=0.1))
 
 
 def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
