@@ -429,7 +429,10 @@ class NormProjection:
             held = held_by([one])
             for weight in driver.weights:
                 if id(weight.tensor) not in held:
-                    raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
+                    raise ValueError(
+                        f"this {type(one).__name__} does not hold the model's weight {weight.name!r}, which is "
+                        "constrained: give it to the optimizer, or call detach() and attach again"
+                    )
             if self._step == "angle" and driver.owner() is not one:
                 driver.check_angle(one)
         self.detach()

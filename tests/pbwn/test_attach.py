@@ -764,7 +764,7 @@ def test_a_copied_optimizer_is_rebound_to_the_same_model():
 def test_rebinding_refuses_an_optimizer_of_other_weights():
     model, optimizer = make()
     projection = pbwn.attach(model, optimizer)
-    with pytest.raises(ValueError, match=r"does not hold the model's weight '0\.weight'"):
+    with pytest.raises(ValueError, match=r"hold the model's weight '0\.weight', which is constrained: give it"):
         projection.rebind(copy.deepcopy(optimizer))
     with pytest.raises(ValueError, match="attached to 1 optimizer; got 2"):
         projection.rebind([optimizer, torch.optim.SGD(model.parameters(), lr=0.1)])
