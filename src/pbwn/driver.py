@@ -71,6 +71,12 @@ class Driver:
             self.batch = None if found else self.batch
         self.stateless = stateless
 
+    def keep_masters_of(self, optimizer: Optimizer) -> None:
+        """Forget the masters that another optimizer does not have; its own are found in its first step."""
+        state: Mapping[Any, Any] = optimizer.state
+        found = {weight.name: state.get(weight.tensor, {}) for weight in self.weights}
+        self.masters = {name: key for name, key in self.masters.items() if key in found[name]}
+
     def master_finders(self) -> dict[str, Callable[[], Tensor]]:
         """What looks up the master of each weight that has one."""
         return {
@@ -80,13 +86,13 @@ class Driver:
         }
 
     def rates(self) -> list[float | Tensor]:
-        """The learning rate of each weight: that of its parameter group, as it is now."""
+        """The learning rate of each weight: that of its parameter group, as it is now; 0 if no group holds it now."""
         optimizer = self.owner()
         assert optimizer is not None
         rates: dict[int, Any] = {
             id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
         }
-        return [rates[id(weight.tensor)] for weight in self.weights]
+        return [rates.get(id(weight.tensor), 0.0) for weight in self.weights]
 
     def refuse_half_precision(self, step: str) -> None:
         """Refuse weights of which most of a small update is rounding, unless the optimizer keeps masters of them."""
@@ -112,25 +118,24 @@ class Driver:
         own = {name: schedule for name, schedule in schedules.items() if name in names}
         return scheduled_radii(own, self.radius_step)
 
-    def refuse_missing_rates(self) -> None:
-        """Refuse an optimizer without a learning rate, which is the angle of a step."""
-        for weight, rate in zip(self.weights, self.rates(), strict=True):
-            if rate is None:
+    def check_angle(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer without a learning rate, which is the angle of a step, and warn of weight decay."""
+        names = {id(weight.tensor): weight.name for weight in self.weights}
+        decay = 0.0
+        for group in optimizer.param_groups:
+            ours = [names[id(each)] for each in group["params"] if id(each) in names]
+            if ours and group.get("lr") is None:
                 raise ValueError(
-                    f'step="angle" turns each neuron by the learning rate, and the parameter group of {weight.name!r} '
+                    f'step="angle" turns each neuron by the learning rate, and the parameter group of {ours[0]!r} '
                     'has no "lr": add it to the group, or use step="plain" or "tangent"'
                 )
-
-    def warn_of_decay(self) -> None:
-        """Warn about weight decay, which is part of an update of which only the direction counts."""
-        optimizer, ours = self.owner(), {id(weight.tensor) for weight in self.weights}
-        for group in () if optimizer is None else optimizer.param_groups:
-            if group.get("weight_decay") and any(id(parameter) in ours for parameter in group["params"]):
-                warn(
-                    f'step="angle" takes the direction of the whole update, and weight_decay={group["weight_decay"]} '
-                    "is part of it: set weight_decay=0 for the constrained weights, whose norm is fixed anyway"
-                )
-                return
+            if ours:
+                decay = decay or group.get("weight_decay", 0.0)
+        if decay:
+            warn(
+                f'step="angle" takes the direction of the whole update, and weight_decay={decay} is part of it: set '
+                "weight_decay=0 for the constrained weights, whose norm is fixed anyway"
+            )
 
     def forget_curvature(self) -> None:
         """Make LBFGS start over: its curvature history belongs to points that were not projected."""

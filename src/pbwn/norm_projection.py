@@ -107,30 +107,7 @@ def attach(
     >>> projection.check().ok
     True
     """
-    if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
-        raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
-    if gradient not in ("ordinary", "riemannian"):
-        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
-    if step not in ("plain", "tangent", "angle"):
-        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
-    if step != "plain" and every != 1:
-        raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
-    _check_constraint(constraint)
-    if gradient == "riemannian" and isinstance(constraint, MaxNorm):
-        raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if step != "plain" and isinstance(constraint, MaxNorm):
-        raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if backend not in paths.BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
-    if not isinstance(initial, bool) and initial != "fold":
-        raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
-    if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
-        raise ValueError(f'follow must be "auto", None, or example inputs of the model; got {follow!r}')
-    if initial == "fold" and (follow is None or isinstance(follow, str)):
-        raise ValueError('initial="fold" has to see what follows each weight: pass follow= with example inputs')
-    lack = paths.missing(backend)
-    if lack is not None:
-        raise ValueError(f'backend="{backend}": {lack}')
+    _check_settings(every, gradient, step, constraint, initial, follow, backend)
     optimizers = hookable(optimizer)
     selection = chosen(
         model,
@@ -213,9 +190,8 @@ def project_(
     paths.refuse_mismatches(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
-    Batch(selection.constrained, constraint, radii, backend="torch").project_(
-        synchronize=True
-    )  # once: not worth compiling
+    batch = Batch(selection.constrained, constraint, radii, backend="torch")  # once: not worth compiling
+    batch.project_(synchronize=True)
     return selection
 
 
@@ -365,20 +341,20 @@ class NormProjection:
         self._monitor = Monitor(
             every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
         )
-        self._hear_gradients()
+        self._set_gradient_hooks()
         return self._monitor
 
     def _stop_monitor(self) -> None:
         self._monitor = None
-        self._hear_gradients()
+        self._set_gradient_hooks()
 
-    def _hear_gradients(self) -> None:
-        """Listen for complete gradients if anything needs them."""
+    def _set_gradient_hooks(self) -> None:
+        """Have complete gradients reported if anything needs them."""
         wanted = self._gradient == "riemannian" or self._monitor is not None
         for driver in self._drivers:
             driver.watched = None
             if (hooks := driver.hooks()) is not None:
-                hooks.hear_gradient(partial(self._on_gradient, driver) if wanted else None)
+                hooks.set_on_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and check whether the hooks are in place.
@@ -450,22 +426,28 @@ class NormProjection:
             attached = plural(len(self._drivers), "optimizer")
             raise ValueError(f"the projection was attached to {attached}; got {len(optimizers)}")
         for driver, one in zip(self._drivers, optimizers, strict=True):
-            held = moved_by(one, driver.weights)
+            held = held_by([one])
             for weight in driver.weights:
-                if weight not in held:
-                    raise ValueError(f"this {type(one).__name__} does not hold the model's weight {weight.name!r}")
+                if id(weight.tensor) not in held:
+                    raise ValueError(
+                        f"this {type(one).__name__} does not hold the model's weight {weight.name!r}, which is "
+                        "constrained: give it to the optimizer, or call detach() and attach again"
+                    )
+            if self._step == "angle" and driver.owner() is not one:
+                driver.check_angle(one)
         self.detach()
         self._fsdp.find()
         for driver, one in zip(self._drivers, optimizers, strict=True):
             hooks = StepHooks(
                 one,
                 on_begin=partial(self._before_step, driver),
-                on_gradient=None,
                 on_step=partial(self._after_step, driver),
                 exact=bool(self._schedules) or (self._every is not None and self._every > 1),
             )
+            if driver.owner() is not one:
+                driver.keep_masters_of(one)
             driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
-        self._hear_gradients()
+        self._set_gradient_hooks()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
         with _attaching:
@@ -519,8 +501,7 @@ class NormProjection:
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.owner = ref(optimizer)
             if self._step == "angle":
-                driver.refuse_missing_rates()
-                driver.warn_of_decay()
+                driver.check_angle(optimizer)
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
                 driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
         if state is not None:
@@ -534,7 +515,7 @@ class NormProjection:
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             with self._initially(optimizers, project, example):
                 for driver in self._drivers if project else ():
-                    self._batch_at(driver, 0).settle_()
+                    self._batch_at(driver, 0).project_deviating_()
                     driver.projected = True
         self.rebind(optimizers)
 
@@ -692,6 +673,36 @@ class NormProjection:
                 on_change=self._fsdp.find,
             )
         return driver.batch
+
+
+def _check_settings(
+    every: object, gradient: str, step: str, constraint: object, initial: object, follow: object, backend: Backend
+) -> None:
+    """Refuse arguments of `attach` that mean nothing, by themselves or together."""
+    if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
+        raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
+    if gradient not in ("ordinary", "riemannian"):
+        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
+    if step not in ("plain", "tangent", "angle"):
+        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
+    if step != "plain" and every != 1:
+        raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
+    _check_constraint(constraint)
+    if gradient == "riemannian" and isinstance(constraint, MaxNorm):
+        raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
+    if step != "plain" and isinstance(constraint, MaxNorm):
+        raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
+    if backend not in paths.BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
+    if not isinstance(initial, bool) and initial != "fold":
+        raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
+    if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
+        raise ValueError(f'follow must be "auto", None, or example inputs of the model; got {follow!r}')
+    if initial == "fold" and (follow is None or isinstance(follow, str)):
+        raise ValueError('initial="fold" has to see what follows each weight: pass follow= with example inputs')
+    lack = paths.missing(backend)
+    if lack is not None:
+        raise ValueError(f'backend="{backend}": {lack}')
 
 
 def _check_constraint(constraint: object) -> None:

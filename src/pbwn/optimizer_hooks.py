@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -36,7 +36,6 @@ class StepHooks:
         optimizer: Optimizer,
         *,
         on_begin: Callable[[], None],
-        on_gradient: Callable[[], None] | None,
         on_step: Callable[[], None],
         exact: bool,
     ) -> None:
@@ -44,7 +43,7 @@ class StepHooks:
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_begin = on_begin
         self._on_step = on_step
-        self.hear_gradient(on_gradient)
+        self._on_gradient: Callable[[], None] | None = None
         self._exact = exact
         self._depth = 0
         self._handles: tuple[RemovableHandle, RemovableHandle] = (
@@ -67,8 +66,8 @@ class StepHooks:
             and self._handles[1].id in optimizer._optimizer_step_post_hooks
         )
 
-    def hear_gradient(self, on_gradient: Callable[[], None] | None) -> None:
-        """Call this from now on when a step's gradient is complete; None calls nothing."""
+    def set_on_gradient(self, on_gradient: Callable[[], None] | None) -> None:
+        """Set what is called when a step's gradient is complete: at first, and for None, nothing."""
         # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
         self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
 
@@ -172,7 +171,7 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
         raise TypeError(f"the model comes first, then the optimizer; got {type(optimizer).__name__} in its place")
     if isinstance(optimizer, Mapping):
         raise TypeError("several optimizers must be passed as a list: write list(optimizers.values())")
-    if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups"):
+    if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups") and not isinstance(optimizer, str):
         found = [_unwrapped(one) for one in optimizer]
     else:
         found = [_unwrapped(optimizer)]
@@ -186,7 +185,8 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 def _unwrapped(optimizer: Any) -> Optimizer:
     """The torch optimizer inside: wrappers of frameworks keep it in an attribute `optimizer`."""
     if not hasattr(optimizer, "param_groups") and not hasattr(optimizer, "optimizer"):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {optimizer!r}")
+        got = "a parameter" if isinstance(optimizer, Tensor) else repr(optimizer)
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {got}")
     inner, seen = optimizer, []
     _refuse_by_kind(optimizer)
     while not _fires_hooks(inner):

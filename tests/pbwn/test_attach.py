@@ -567,6 +567,10 @@ def test_something_that_is_no_optimizer_is_refused():
     for wrong in (3, None):
         with pytest.raises(TypeError, match=rf"must be a torch\.optim\.Optimizer, or a list of them; got {wrong}"):
             pbwn.attach(model, [wrong])
+    with pytest.raises(TypeError, match="got 'adam'"):
+        pbwn.attach(model, "adam")
+    with pytest.raises(TypeError, match=r"got a parameter$"):
+        pbwn.attach(model, model.parameters())
     pbwn.attach(model, optimizer, state={"version": 2, **STATE})
 
 
@@ -760,7 +764,7 @@ def test_a_copied_optimizer_is_rebound_to_the_same_model():
 def test_rebinding_refuses_an_optimizer_of_other_weights():
     model, optimizer = make()
     projection = pbwn.attach(model, optimizer)
-    with pytest.raises(ValueError, match=r"does not hold the model's weight '0\.weight'"):
+    with pytest.raises(ValueError, match=r"hold the model's weight '0\.weight', which is constrained: give it"):
         projection.rebind(copy.deepcopy(optimizer))
     with pytest.raises(ValueError, match="attached to 1 optimizer; got 2"):
         projection.rebind([optimizer, torch.optim.SGD(model.parameters(), lr=0.1)])

@@ -179,6 +179,23 @@ def test_the_masters_of_an_optimizer_that_comes_later_are_found():
     assert_masters_are_on_the_sphere(model, optimizer, again)  # at once
 
 
+@pytest.mark.parametrize("step", ["plain", "angle"])
+def test_masters_end_with_the_optimizer_that_kept_them(step):
+    model = make_model()
+    first = MasterSGD(model.parameters())
+    projection = pbwn.attach(model, first, step=step)
+    train(model, first, range(2))
+    optimizer = MasterSGD(model.parameters(), lr=0.01, key="another")
+    projection.rebind(optimizer)
+    assert projection.check().ok  # of the weights: their optimizer has no masters yet
+    train(model, optimizer, range(2, 10))
+    assert projection.check().ok
+    assert set(projection.state_dict()["masters"].values()) == {"another"}
+    copied = copy.deepcopy((model, optimizer, projection))
+    copied[2].rebind(copied[1])
+    assert set(copied[2].state_dict()["masters"].values()) == {"another"}
+
+
 def test_a_plain_run_that_resumes_with_master_weights_has_them_projected():
     model = make_model()
     plain = torch.optim.SGD(model.parameters(), lr=0.1)

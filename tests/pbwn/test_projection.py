@@ -133,7 +133,7 @@ def test_rows_on_the_sphere_to_rounding_are_left_bit_for_bit_when_settling(dtype
     with torch.no_grad():
         entry.tensor[3] *= 1.5
     once = entry.tensor.detach().clone()
-    Batch([entry], constraint).settle_()
+    Batch([entry], constraint).project_deviating_()
     settled = [row for row in range(8) if row != 3]
     assert torch.equal(entry.tensor[settled], once[settled])
     assert not torch.equal(entry.tensor[3], once[3])

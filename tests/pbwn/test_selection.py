@@ -776,6 +776,20 @@ def test_adapters_are_left_alone_unless_they_are_asked_for():
     assert names(pbwn.select(model, also=["*.lora_A.default"])) == ["q.lora_A.default.weight", "v.weight"]
 
 
+@pytest.mark.parametrize("kind", ["DELORA", "GRALORA", "HIRA", "HRA", "LILY", "LOHA", "MISS", "PEANUT", "RANDLORA"])
+def test_the_adapters_of_peft_are_known_by_their_names(kind):
+    peft = pytest.importorskip("peft")
+    kinds = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
+    if kind not in kinds:
+        pytest.skip(f"peft {peft.__version__} has no {kind}")
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    adapted = peft.get_peft_model(model, kinds[kind](target_modules=["0"], r=4))
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    why = reasons(pbwn.select(adapted, strict=True))
+    assert trained <= set(why)
+    assert any(why[name].startswith("adapter") for name in trained)
+
+
 # Parameters of a module of an unknown type: their names and shapes, and whether they are weights.
 PARAMETERS = [
     ("cls_token", (1, 1, 8), False),
@@ -826,7 +840,7 @@ def test_weights_of_unknown_axes_are_warned_of_once_with_the_line_to_write():
     with pytest.warns(UserWarning, match=r"WithUnknown: 8 weights .* unknown: 'custom\.\{0\.\.7\}\.kernel'") as caught:
         pbwn.select(WithUnknown(8))
     [warning] = caught
-    assert "axes={'custom.{0..7}.kernel': (0,)}" in str(warning.message)
+    assert "axes={'custom.{0..7}.kernel': (0,)} if it is stored (out, in)" in str(warning.message)
     assert warning.filename == __file__
     model = WithUnknown(8)
     pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))  # of the same type and names: not again
@@ -834,6 +848,10 @@ def test_weights_of_unknown_axes_are_warned_of_once_with_the_line_to_write():
     with pytest.warns(UserWarning, match="'custom.0.kernel'"):
         pbwn.select(WithUnknown(1))
     pbwn.select(WithUnknown(2), skip=["custom"])  # on purpose
+    stack = nn.Module()
+    stack.w1 = nn.Parameter(torch.randn(4, 8, 6))
+    with pytest.warns(UserWarning, match=r"axes=\{'w1': \(0, 1\)\} if it is stored \(expert, out, in\)"):
+        pbwn.select(stack)
 
 
 def test_the_summary_tells_unknown_from_on_purpose_in_elements_and_percent():

@@ -165,6 +165,11 @@ def test_angle_needs_a_learning_rate():
     model = make()
     with pytest.raises(ValueError, match=r"the parameter group of '0\.weight' has no \"lr\": add it"):
         pbwn.attach(model, Unscaled(model.parameters(), {}), step="angle")
+    projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), step="angle")
+    with pytest.raises(ValueError, match=r"the parameter group of '0\.weight' has no \"lr\": add it"):
+        projection.rebind(Unscaled(model.parameters(), {}))
+    with pytest.warns(UserWarning, match=r"weight_decay=0\.01 is part of it: set weight_decay=0"):
+        projection.rebind(torch.optim.AdamW(model.parameters(), lr=0.1))
 
 
 def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
@@ -184,6 +189,18 @@ def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
         cosine = (old * model[index].weight).sum(1).clamp(-1, 1).double()
         assert (cosine.arccos() / rate).max() < 1.05
         assert (cosine.arccos() / rate).max() > 0.8
+
+
+def test_angle_leaves_a_weight_that_is_no_longer_the_optimizers_as_it_is():
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, step="angle")
+    projection.monitor(1)
+    new = model[0].weight = nn.Parameter(torch.randn_like(model[0].weight))
+    before = new.detach().clone()
+    train(model, optimizer, 1)
+    assert torch.equal(new, before)
+    assert "0.weight: replaced after attach" in str(projection.check())
 
 
 def test_with_tangent_gradients_and_plain_sgd_the_tangent_step_is_the_plain_one():

@@ -85,7 +85,7 @@ class Batch:
         plan.finish_()
 
     @torch.no_grad()
-    def settle_(self) -> None:
+    def project_deviating_(self) -> None:
         """Project the rows that are off by more than rounding, and leave the others bit for bit."""
         plan = self._current_plan()
         for weight, tensor in zip(self._weights, plan.stored, strict=True):
@@ -176,7 +176,7 @@ class _Plan:
         members = _members(weights, self.stored, radii)
         self.local = [member.entry.weight.detach() for member in members]
         self.before: list[Tensor] = []  # the weights before a step, if a step rule has asked for them
-        taken = _paths(members, backend)
+        taken = [_path(member, backend) for member in members]
         self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
         together: dict[tuple[str, Hashable], list[int]] = {}
         for index, (member, path) in enumerate(zip(members, taken, strict=True)):
@@ -236,7 +236,7 @@ def paths(weights: Sequence[ConstrainedWeight], backend: Backend) -> list[str]:
     A backend that was asked for by name and cannot serve a weight is an error.
     """
     tensors = [weight.tensor for weight in weights]
-    return _paths(_members(weights, tensors, [1.0] * len(weights)), backend)
+    return [_path(member, backend) for member in _members(weights, tensors, [1.0] * len(weights))]
 
 
 def summary(taken: Sequence[str]) -> str:
@@ -277,10 +277,6 @@ def _entry(weight: ConstrainedWeight, stored: Tensor, shard: dtensor.Shard | Non
         return Entry(weight.name, stored, weight.axes, radii, partial(getattr, parameter, "grad"), set_gradient)
     get_gradient = partial(dtensor.local_gradient, parameter)
     return Entry(weight.name, shard.part, shard.axes, shard.per_row(radii), get_gradient, set_gradient)
-
-
-def _paths(members: Sequence[_Member], backend: Backend) -> list[str]:
-    return [_path(member, backend) for member in members]
 
 
 def _path(member: _Member, backend: Backend) -> str:

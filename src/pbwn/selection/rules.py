@@ -18,7 +18,10 @@ _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn
 # How weight_norm, spectral_norm and pruning in their older, hook-based forms rename the weight that they recompute.
 _RECOMPUTED_SUFFIXES = ("_g", "_v", "_orig")
 # The adapters of peft, torchtune and loralib: a pair of factors of which one starts at zero, or what scales a weight.
-_ADAPTER = re.compile(r"(^|\.)(\w+_)?(lora|hada|lokr|vera|ia3|oft|boft)(_\w+)?(\.|$)", re.IGNORECASE)
+_ADAPTER = re.compile(
+    r"(^|\.)(\w+_)?(\w*lora|lily|peanut|hira|hra|miss|deft|adamss|hada|lokr|vera|ia3|oft|boft)(_\w+)?(\.|$)",
+    re.IGNORECASE,
+)
 _BIAS = re.compile(r"(^|_)bias(es)?\d*(_|$)")
 # Parameters that are added to features, looked up or multiplied with, and belong to no neuron.
 _TABLE = re.compile(

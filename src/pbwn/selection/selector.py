@@ -285,11 +285,13 @@ def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: Outpu
     unknown = folded(left.name for left in selection.unknown)
     if unknown:
         listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        is_stack = len(selection.unknown[0].shape) == 3
+        example, stored = ("(0, 1)", "(expert, out, in)") if is_stack else ("(0,)", "(out, in)")
         _warn_once(
             model,
             f"{plural(len(selection.unknown), 'weight')} left alone because the neuron axes are unknown: {listed}. Say "
-            f"which dimensions index neurons, such as axes={{{unknown[0]!r}: (0,)}}, or leave it alone without this "
-            f"warning: skip=[{unknown[0]!r}]",
+            f"which dimensions index neurons, such as axes={{{unknown[0]!r}: {example}}} if it is stored {stored}, or "
+            f"leave it alone without this warning: skip=[{unknown[0]!r}]",
         )
     if output_layer.is_guess and any(left.reason is OUTPUT_LAYER for left in selection.left_alone):
         _warn_once(
