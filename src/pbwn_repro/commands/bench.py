@@ -126,11 +126,12 @@ def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int
 def explained(part: str) -> str:
     """What the words of a part's table mean, in a line."""
     words = {
-        "projection": f"{LIMIT}. {NAIVE}. {VIEWS_KEPT}. x limit: time over the limit's; speed-up: naive time over this.",
+        "projection": f"{LIMIT}. {NAIVE}. {VIEWS_KEPT}. x limit: time over the limit's; "
+        "speed-up: naive time over this.",
         "riemannian": f"{NAIVE}. speed-up: naive time over this.",
-        "step-rules": "x plain: time over that of the projection per neuron. GPU ops: operations that a GPU would launch for "
-        "a weight; bytes: moved for an element. Both are counted, not measured.",
-        "growth": f"limit: its time; the others: multiples of it. {LIMIT[0].upper()}{LIMIT[1:]}.",
+        "step-rules": "x plain: time over that of the projection per neuron. GPU ops: operations that a GPU would "
+        "launch for a weight; bytes: moved for an element. Both are counted, not measured.",
+        "growth": f"{LIMIT}. The other times are multiples of it.",
         "training": "step: median of whole training steps. projection: its own time in one. share: of a normal step.",
     }
     return words.get(part, "")
@@ -206,9 +207,7 @@ def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
 
 
 def _growth(found: dict[str, dict[str, Any]]) -> Table:
-    table = _table(
-        "Growth: the projection as weights and layers grow", "weights", "layers", "limit", "naive", "torch", "numba"
-    )
+    table = _table("Growth: time of a projection", "weights", "layers", "limit", "naive", "torch", "numba")
     for one in found.values():
         times = one["times"]
         ratios = [_ratio(times[path], times["limit"]) if path in times else "" for path in ("naive", "torch", "numba")]
