@@ -112,6 +112,12 @@ def test_a_mistyped_name_does_not_wait_for_torch(words):
     assert "did you mean 'table-" in done.stderr
 
 
+def test_a_value_that_is_no_choice_is_refused_in_words():
+    done = CliRunner().invoke(cli.app, ["reproduce", "figure-2a", "--scale", "papre"], env={"COLUMNS": "200"})
+    assert done.exit_code == exit_codes.USAGE
+    assert "Invalid value for '--scale': 'papre' is not one of 'smoke', 'short', 'paper'" in done.output
+
+
 def test_an_error_is_wrapped_between_words_on_a_terminal_only(monkeypatch):
     error = UsageError("a long word " * 20 + "/a/path:smile:")
     for is_terminal, lines in ((True, 5), (False, 1)):

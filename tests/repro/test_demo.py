@@ -38,8 +38,8 @@ ERRORS = {"normal": 10.0, "pbwn": 8.0, "unit-start": 10.2}
 @pytest.mark.parametrize(
     ("best", "words"),
     [
-        (ERRORS, "PBWN is 2.0 points better than Normal, the control -0.2: the constraint does more than the start"),
-        ({**ERRORS, "unit-start": 8.3}, "and so is the control: here the start explains the gain, not the constraint"),
+        (ERRORS, "2.0 points better than Normal, the unit-norm start alone 0.2 points worse: the constraint does more"),
+        ({**ERRORS, "unit-start": 8.3}, "start alone 1.7 points better: here the start explains the gain, not the"),
         ({**ERRORS, "pbwn": 9.7}, "Normal and PBWN differ by no more than noise"),
         ({**ERRORS, "pbwn": 13.0}, "PBWN is 3.0 points worse than Normal"),
     ],

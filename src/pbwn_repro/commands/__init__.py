@@ -37,6 +37,14 @@ class Command(TyperCommand):
         """The parameters, as `_untyped` has them."""
         return _untyped(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; a value that is not among an option's choices is refused in words, without the validator's prefix."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # typer 0.29 takes pydantic's message as it is
+            raise
+
 
 class Group(TyperGroup):
     """Commands under one name, whose help is for people."""

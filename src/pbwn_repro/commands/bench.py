@@ -94,6 +94,7 @@ def bench(
 Times = dict[str, Any]
 LIMIT = "limit: reading and writing each weight once at the memory's speed"
 NAIVE = "naive: a plain loop over the weights in torch"
+VIEWS_KEPT = "views kept: the same loop, with its views of the weights made once"
 
 
 def table(part: str, found: dict[str, Any]) -> Table:
@@ -125,9 +126,12 @@ def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int
 def explained(part: str) -> str:
     """What the words of a part's table mean, in a line."""
     words = {
-        "projection": f"{LIMIT}. {NAIVE}. x limit: time over the limit's; speed-up: naive time over this.",
+        "projection": f"{LIMIT}. {NAIVE}. {VIEWS_KEPT}. x limit: time over the limit's; "
+        "speed-up: naive time over this.",
         "riemannian": f"{NAIVE}. speed-up: naive time over this.",
-        "growth": f"Times as multiples of the limit. {LIMIT}.",
+        "step-rules": "x plain: time over that of the projection per neuron. GPU ops: operations that a GPU would "
+        "launch for a weight; bytes: moved for an element. Both are counted, not measured.",
+        "growth": f"{LIMIT}. The other times are multiples of it.",
         "training": "step: median of whole training steps. projection: its own time in one. share: of a normal step.",
     }
     return words.get(part, "")
@@ -190,20 +194,20 @@ _COLUMNS: dict[str, tuple[str, tuple[str, ...], Callable[[str, Any, Any], tuple[
 
 def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
     paths = list(next(iter(next(iter(found.values())).values()))["times"]) if found else []
-    columns = [words for path in paths for words in (path, "/ projection")]
-    counted = ("GPU: operations a weight", "bytes an element")
-    table = _table("Norms per neuron or matrix, step rules (copy included)", "network", "rule", *columns, *counted)
+    columns = [words for path in paths for words in (path, "x plain")]
+    title = "Norms per neuron or matrix, step rules (copy included)"
+    table = _table(title, "network", "rule", *columns, "GPU ops", "bytes")
     for network, rules in found.items():
         plain = next(iter(rules.values()))["times"]
         for rule, one in rules.items():
             times = [(one["times"][path], plain[path]) for path in paths]
             cells = [cell for own, base in times for cell in (_time(own["median"]), _ratio(own, base))]
-            table.add_row(network, rule, *cells, f"{one[counted[0][5:]]:.1f}", f"{one[counted[1]]:.1f}")
+            table.add_row(network, rule, *cells, f"{one['operations a weight']:.1f}", f"{one['bytes an element']:.1f}")
     return table
 
 
 def _growth(found: dict[str, dict[str, Any]]) -> Table:
-    table = _table("Growth", "weights", "layers", "limit", "naive", "torch", "numba")
+    table = _table("Growth: time of a projection", "weights", "layers", "limit", "naive", "torch", "numba")
     for one in found.values():
         times = one["times"]
         ratios = [_ratio(times[path], times["limit"]) if path in times else "" for path in ("naive", "torch", "numba")]

@@ -120,10 +120,13 @@ def _gain(best: Mapping[str, float]) -> str:
         return "At the best rate of each, Normal and PBWN differ by no more than noise."
     if gain < 0:
         return f"At the best rate of each, PBWN is {-gain:.1f} points worse than Normal."
-    words = f"At the best rate of each, PBWN is {gain:.1f} points better than Normal"
+    control = f"{abs(explained):.1f} points {'better' if explained >= 0 else 'worse'}"
+    words = (
+        f"At the best rate of each, PBWN is {gain:.1f} points better than Normal, the unit-norm start alone {control}"
+    )
     if explained >= gain - noise:
-        return f"{words}, and so is the control: here the start explains the gain, not the constraint."
-    return f"{words}, the control {explained:+.1f}: the constraint does more than the start."
+        return f"{words}: here the start explains the gain, not the constraint."
+    return f"{words}: the constraint does more than the start."
 
 
 def _by_rate(errors: Errors, method: str, network: str) -> dict[float, float]:

@@ -32,9 +32,10 @@ from pbwn_repro.report.statistics import FEW, Interval, digits, with_interval
 RULES: Mapping[Outcome, str] = {
     "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
     "named.",
-    "does not hold": "it lies on the other side, or beyond the margin; or runs of what the claim speaks for diverged.",
-    "undecided": "the interval contains zero, or an edge of the margin: more runs may tell; fewer than two runs "
-    "on a side, none in a column that the claim speaks of, or not the same settings searched on both sides.",
+    "does not hold": "it lies on the other side, or beyond the margin, or runs of the method that the claim favours "
+    "diverged.",
+    "undecided": "the interval contains zero, or an edge of the margin, and more runs may decide; or there are fewer "
+    "than two runs on a side, none in a column that the claim speaks of, or not the same settings searched for both.",
 }
 CAUTIONS = (
     "A claim with several comparisons holds only if each of them does, which needs no correction for their number. "
@@ -44,8 +45,8 @@ CAUTIONS = (
     "protocol searches.",
     "Runs of the same seed see the same data in the same order, and the same labels: they are compared in pairs. Below "
     "eight pairs by Student's t on the differences, from eight on by Wilcoxon's signed-rank test with the interval of "
-    "Hodges and Lehmann, which needs no normal errors: those of table 8 are skewed, and one failed run would carry the "
-    "mean. Without common seeds, by Welch's test. The interval of a median over rounds is exact.",
+    "Hodges and Lehmann, which does not assume normal errors: those of table 8 are skewed, and one failed run would "
+    "dominate the mean. Without common seeds, by Welch's test. The interval of a median over rounds is exact.",
     "n is the number of runs on each side; of times, the number of rounds in which every method took a step. Margins "
     "are ours: where the paper says 'nearly identical' or 'little', a test needs a number.",
     "Where settings were searched, the best is the one with the lowest value of what is shown, over the seeds that "

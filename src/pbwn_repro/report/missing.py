@@ -233,7 +233,7 @@ def _base(section: Section) -> str:
 
 
 def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
-    """The GPU hours that planned runs take together, and the core-hours as far as the section's runs show them."""
+    """The GPU hours that planned runs take together, and the core hours as far as the section's runs show them."""
     kinds: dict[str, list[Plan]] = {}
     for plan in plans:  # seeds alike
         kinds.setdefault(json.dumps({**plan.wishes, "seed": 0}, sort_keys=True), []).append(plan)
@@ -250,7 +250,7 @@ def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
         on_cores += _effort(config).flops * seconds * count / 3_600
     if not plans:
         return words
-    cores = f"{_rounded(on_cores)} core-hours" if on_cores >= 0.1 else "a few core-minutes"
+    cores = f"{_rounded(on_cores)} core hours" if on_cores >= 0.1 else "a few core minutes"
     return f"{words}, or {cores} at the speed of these runs"
 
 

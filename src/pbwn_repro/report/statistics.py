@@ -2,8 +2,8 @@
 
 Runs of the same seed see the same data in the same order, and the same labels where those are drawn: they are compared
 in pairs. Below eight pairs by Student's t on the differences; from eight on by Wilcoxon's signed-rank test, whose
-interval (Hodges and Lehmann) needs no normal errors: the errors of table 8 are skewed, and one failed run of ten would
-carry the mean. Runs without common seeds are compared by Welch's t.
+interval (Hodges and Lehmann) does not assume normal errors: those of table 8 are skewed, and one failed run of ten
+would dominate the mean. Runs without common seeds are compared by Welch's t.
 """
 
 from __future__ import annotations
