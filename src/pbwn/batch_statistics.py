@@ -139,6 +139,8 @@ class BatchStatistics:
         """Which statistics follow which weight at this interval, and why the others do not."""
         rows = []
         for norm in self._norms():
+            if getattr(norm.module, "running_mean", None) is None:
+                continue
             feed = self.feeds.get(norm.name)
             limit = f", only in project(): every={every} is short of {_GATHERED} / momentum"
             if feed is None or feed.follows is None or _may_follow(norm.module, every):
