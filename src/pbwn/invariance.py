@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class Invariance:
         raise KeyError(f"no weight {name!r} was examined: {', '.join(weight.name for weight in self.weights[:8])}")
 
     def __repr__(self) -> str:
-        counts = {scale: sum(weight.scale == scale for weight in self.weights) for scale in _ORDER}
+        counts = {scale: sum(weight.scale == scale for weight in self.weights) for scale in get_args(Scale)}
         listed = ", ".join(f"{count} {scale}" for scale, count in counts.items() if count)
         return f"<Invariance: {plural(len(self.weights), 'weight')}: {listed}>"
 
@@ -136,9 +136,6 @@ class Invariance:
                 "nothing is known of its scale"
             )
         return notes
-
-
-_ORDER: tuple[Scale, ...] = ("each neuron free", "layer as a whole", "passes on", "has meaning", "no effect")
 
 
 def _row(weight: WeightScale) -> tuple[str, ...]:
