@@ -139,13 +139,15 @@ class BatchStatistics:
         """Which statistics follow which weight at this interval, and why the others do not."""
         rows = []
         for norm in self._norms():
+            if getattr(norm.module, "running_mean", None) is None:
+                continue
             feed = self.feeds.get(norm.name)
             limit = f", only in project(): every={every} is short of {_GATHERED} / momentum"
             if feed is None or feed.follows is None or _may_follow(norm.module, every):
                 limit = ""
             words = "not seen yet" if feed is None else feed.words()
             rows.append((norm.name, layer_name(norm.module), words, limit))
-        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], _pattern(row[2]), row[3]))
+        folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], re.sub(r"\d", "#", row[2]), row[3]))
         lines = [(name, each[0][1], _together([row[2] for row in each]) + each[0][3]) for name, each in folded]
         return Table(["running statistics", "layer", "follow"], lines)
 
@@ -238,7 +240,7 @@ class BatchStatistics:
             if not isinstance(norm, BatchNorm) or norm.running_mean is None or not _may_follow(norm, every):
                 continue
             if model is not self._model:
-                weight = _counterpart(weight, modules)
+                weight = replace(weight, module=modules[weight.name.rpartition(".")[0]].module)
             found.append((weight, norm))
         return found
 
@@ -396,7 +398,7 @@ class _Seeing(TorchFunctionMode):
         keyword = kwargs or {}
         result = func(*args, **keyword)
         name = function_name(func)
-        if not (_has_tensor(result) or name == "__setitem__"):
+        if name != "__setitem__" and not any(True for _ in tensors_in(result)):
             return result
         if self._inside_norm and _NORMALISING.fullmatch(name):
             return result
@@ -479,18 +481,14 @@ class _Hook:
             getattr(owner, self._method)(*args)
 
     def __reduce__(self) -> Any:
-        return _idle, ()
-
-    def __deepcopy__(self, memo: Any) -> Callable[..., None]:
-        return _do_nothing
+        return _NoHook, ()
 
 
-def _idle() -> Callable[..., None]:
-    return _do_nothing
+class _NoHook:
+    """Stands in for a hook in a copy."""
 
-
-def _do_nothing(*args: Any) -> None:
-    """Stand in for a hook in a copy."""
+    def __call__(self, *args: Any) -> None:
+        """Do nothing."""
 
 
 def _gain(name: str, product: Tensor, operands: Sequence[Tensor], channel: int | None) -> int | None:
@@ -516,12 +514,6 @@ def _refuse_changed(outputs: Sequence[Tensor], before: Sequence[Tensor], *, trai
         )
 
 
-def _has_tensor(result: Any) -> bool:
-    return isinstance(result, Tensor) or (
-        isinstance(result, (tuple, list)) and any(isinstance(each, Tensor) for each in result)
-    )
-
-
 def _norms_of(weights: Sequence[ConstrainedWeight]) -> list[Tensor]:
     return [dtensor.row_norms(weight.tensor, weight.axes) for weight in weights]
 
@@ -533,20 +525,10 @@ def _factors(weight: ConstrainedWeight, before: Tensor, after: Tensor, channels:
     return factors.expand(channels) if factors.numel() == 1 else factors
 
 
-def _counterpart(weight: ConstrainedWeight, modules: Mapping[str, NamedModule]) -> ConstrainedWeight:
-    """The same weight in a copy of the model."""
-    place = weight.name.rpartition(".")[0]
-    return replace(weight, module=modules[place].module)
-
-
-def _pattern(text: str) -> str:
-    """A line without its indices, so that repeated blocks are shown as one."""
-    return "".join("#" if letter.isdigit() else letter for letter in text)
-
-
 def _together(texts: Sequence[str]) -> str:
+    """Several lines of a table as one, with their names folded."""
     if len(set(texts)) == 1:
         return texts[0]
     reason = "nothing: " if texts[0].startswith("nothing: ") else ""
     names = [text.removeprefix(reason) for text in texts]
-    return reason + (", ".join(folded_name for folded_name, _ in fold(names, name=str, same=lambda _: None)))
+    return reason + ", ".join(name for name, _ in fold(names, name=str, same=lambda _: None))

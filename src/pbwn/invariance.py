@@ -7,14 +7,15 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -46,6 +47,7 @@ _SUMS = re.compile(r"_{0,2}[ir]?(add|sub)_{0,2}|subtract")
 _PRODUCTS = re.compile(r"(bi)?linear|add(mm|mv|bmm)|baddbmm|conv(_transpose)?[123]d|convolution")
 _SHARE = 0.3  # of a sum that each trained parameter in it has at least during the passes, by root mean square
 _LARGEST_EFFECT = 2.0  # relative to the output: a larger one does not widen the tolerance
+_VISIBLE = 10  # times rounding: where a random change of the weight does less, no change of scale can be told from it
 _SEED = 0
 
 
@@ -59,7 +61,7 @@ class WeightScale:
         shape: the weight's shape.
         scale: "each neuron free" if rows can be rescaled one by one, "layer as a whole" if only all of them by one
             factor, "passes on" if the next layers can undo it, "has meaning" otherwise; "no effect" if the output does
-            not depend on the weight at all with these inputs.
+            not depend on the weight with these inputs, beyond rounding.
         constrained: whether the selection constrains it.
         per_matrix: whether it has one norm as a whole.
     """
@@ -97,7 +99,7 @@ class Invariance:
         raise KeyError(f"no weight {name!r} was examined: {', '.join(weight.name for weight in self.weights[:8])}")
 
     def __repr__(self) -> str:
-        counts = {scale: sum(weight.scale == scale for weight in self.weights) for scale in _ORDER}
+        counts = {scale: sum(weight.scale == scale for weight in self.weights) for scale in get_args(Scale)}
         listed = ", ".join(f"{count} {scale}" for scale, count in counts.items() if count)
         return f"<Invariance: {plural(len(self.weights), 'weight')}: {listed}>"
 
@@ -129,11 +131,11 @@ class Invariance:
         if any(weight.scale == "layer as a whole" and not weight.per_matrix for weight in constrained):
             notes.append('note: "layer as a whole": with per="matrix" the projection would change nothing')
         if any(weight.scale == "no effect" for weight in self.weights):
-            notes.append('note: "no effect": these inputs do not use the weight; nothing is known of its scale')
+            notes.append(
+                'note: "no effect": with these inputs the output does not depend on the weight beyond rounding; '
+                "nothing is known of its scale"
+            )
         return notes
-
-
-_ORDER: tuple[Scale, ...] = ("each neuron free", "layer as a whole", "passes on", "has meaning", "no effect")
 
 
 def _row(weight: WeightScale) -> tuple[str, ...]:
@@ -163,8 +165,8 @@ def invariance(
 
     Rows are rescaled by different factors, then all by one, then with the next layers rescaled inversely; what leaves
     the output in training mode as it is, with two sets of factors, decides. That takes up to five forward passes a
-    weight, without gradients and with the same draws for dropout. Weights, buffers, modes and random states are put
-    back bit for bit afterwards.
+    weight, without gradients, with the same draws for dropout, and in float32 for what is in half precision. Weights,
+    buffers, modes and random states are put back bit for bit afterwards.
 
     Parameters that start as constants, such as biases of zero, or small, hide what they will do. So during the passes
     one-dimensional parameters that train are moved away from zero, weights that are all zero are made random, and
@@ -193,10 +195,15 @@ def invariance(
     _refuse(model)
     inner = unwrap(model)
     run = _Passes(inner, inputs, output)
-    with undone(inner), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+    with (
+        undone(inner),
+        torch.no_grad(),
+        torch.compiler.set_stance("force_eager"),
+        _in_float32(inner, inputs) as widened,
+    ):
         if not inner.training:  # else its layers have the modes that it trains with
             inner.train()
-        run.check()
+        run.check(widened=widened)
         with put_back(run.written):
             found = select(inner, *inputs) if selection is None else selection
             following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
@@ -269,13 +276,15 @@ class _Passes:
             output = {name: value for name, value in output.items() if name != "past_key_values"}
         return [one.detach().clone() for one in tensors_in(output) if one.is_floating_point() or one.is_complex()]
 
-    def check(self) -> None:
+    def check(self, *, widened: bool) -> None:
         """Refuse inputs that the model refuses, outputs that say nothing, and passes that cannot be repeated."""
-        with refusal_of(
-            "these inputs in training mode",
+        advice = (
             "pass what its forward takes, pbwn.invariance(model, *inputs), with several examples where it normalises "
-            "batches",
-        ):
+            "batches"
+        )
+        if widened:
+            advice += "; half precision is computed in float32 here, which the model's own casts must allow"
+        with refusal_of("these inputs in training mode", advice), _refusing_pairs(self._model):
             first, second = self(), self()
         if not first:
             raise ValueError(
@@ -317,16 +326,21 @@ def _scale_of(
         tolerances = [_TOLERANCE * min(effect, _LARGEST_EFFECT) for effect in effects()]
         return all(change <= max(pair) for change, *pair in zip(found, tolerances, floors, strict=True))
 
+    def kept_by(changes: Iterable[Sequence[Change]]) -> bool:
+        return all(each and stays(each) for each in changes)
+
     mixed = [_factors(axes.neuron_shape(tuple(weight.shape)), weight, values) for values in _FACTORS]
-    if stays([(weight, axes, mixed[0])]):
-        if not any(effect > floor for effect, floor in zip(effects(), floors, strict=True)):
-            return "no effect"
-        if stays([(weight, axes, mixed[1])]):
-            return "each neuron free"
-    if mixed[0].numel() > 1 and all(stays([(weight, axes, torch.full_like(mixed[0], one))]) for one in _COMMON):
-        return "layer as a whole"
-    moved = [_moved_on(candidate, after, factors) for factors in mixed]
-    return "passes on" if all(changes and stays(changes) for changes in moved) else "has meaning"
+    alike = [torch.full_like(mixed[0], one) for one in _COMMON] if mixed[0].numel() > 1 else []
+    if kept_by([(weight, axes, factors)] for factors in mixed):
+        scale: Scale = "each neuron free"
+    elif alike and kept_by([(weight, axes, factors)] for factors in alike):
+        scale = "layer as a whole"
+    elif kept_by(_moved_on(candidate, after, factors) for factors in mixed):
+        scale = "passes on"
+    else:
+        return "has meaning"
+    is_visible = any(effect > _VISIBLE * floor for effect, floor in zip(effects(), floors, strict=True))
+    return scale if is_visible else "no effect"
 
 
 def _moved_on(candidate: ConstrainedWeight, after: Sequence[NamedParameter], factors: Tensor) -> list[Change]:
@@ -369,6 +383,40 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
     norms = functional.row_norms(weight, axes)
     ratio = norms / functional.row_norms(noise, axes)
     weight.add_(functional.scale_rows_(noise, axes, ratio.nan_to_num(0, 0, 0)))
+
+
+@contextmanager
+def _in_float32(model: nn.Module, inputs: Sequence[Any]) -> Iterator[bool]:
+    """Compute in float32 what is in half precision, whose rounding hides what small parts of a model do."""
+    tensors = {id(each): each for each in (*model.parameters(), *model.buffers(), *tensors_in(inputs))}.values()
+    kept = [(each, each.data) for each in tensors if each.dtype in (torch.float16, torch.bfloat16)]
+    with ExitStack() as stack:
+        for kind in {each.device.type for each in tensors}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        try:
+            with torch.inference_mode(mode=False):  # else a parameter would become another kind of tensor
+                for tensor, half in kept:
+                    tensor.data = half.float()
+            yield bool(kept)
+        finally:
+            for tensor, half in kept:
+                tensor.data = half
+
+
+@contextmanager
+def _refusing_pairs(model: nn.Module) -> Iterator[None]:
+    """Refuse batches of two: batch normalisation turns each pair of values into signs, whatever their scale."""
+
+    def refuse(module: nn.Module, given: tuple[Any, ...]) -> None:
+        if module.training and given and given[0].ndim > 1 and given[0].numel() == 2 * given[0].shape[1]:
+            raise ValueError("batch normalisation of two values a channel leaves nothing but their order")
+
+    handles = [each.register_forward_pre_hook(refuse) for each in model.modules() if isinstance(each, BatchNorm)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

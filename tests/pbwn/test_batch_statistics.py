@@ -273,6 +273,14 @@ def test_what_is_shown_in_the_table_is_what_follows_and_why_not():
     assert "nothing: the output of conv.weight goes into add as well" in str(projection)
 
 
+def test_batch_normalisation_without_running_statistics_has_nothing_that_follows():
+    model, _, projection = trained(network(track_running_stats=False), steps=2)
+    before = evaluated(model)
+    projection.project()
+    torch.testing.assert_close(evaluated(model), before, rtol=1e-3, atol=1e-3)  # but for the epsilon
+    assert "running statistics" not in str(projection)
+
+
 @pytest.mark.parametrize(
     ("every", "momentum", "expected"), [(50, 0.1, True), (49, 0.1, False), (5, 1.0, True), (60, None, False)]
 )

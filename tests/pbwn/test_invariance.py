@@ -371,6 +371,64 @@ def test_half_precision_does_not_hide_a_leak_of_a_hundredth():
     assert found["layer.weight"].scale == MEANS
 
 
+def branches():
+    """Small residual branches, as in a deep transformer: each changes less of the output than half precision rounds."""
+    torch.manual_seed(0)
+    mixers = [Attention(nn.Identity), Attention(lambda size: nn.RMSNorm(size, 1e-6))]
+    mlps = [
+        nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), kind(), small(nn.Linear(16, 8))) for kind in (nn.GELU, nn.ReLU)
+    ]
+    for mixer in mixers:
+        mixer.out = small(nn.Linear(8, 8))
+    return nn.Sequential(*map(Add, (*mixers, *mlps)), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("by_autocast", [False, True])
+def test_half_precision_gives_the_answers_of_float32_and_keeps_its_own_bits(dtype, by_autocast):
+    expected = [weight.scale for weight in pbwn.invariance(branches(), TOKENS()).weights]
+    assert {MEANS, ON, WHOLE} == set(expected)
+    model, x = branches(), TOKENS()
+    if not by_autocast:
+        model, x = model.to(dtype), torch.cat([x, x]).to(dtype)[::2]  # a view
+    model(x).sum().backward()
+    given = [x, *model.parameters(), *(parameter.grad for parameter in model.parameters())]
+    before = [(one.detach().clone(), one.data_ptr(), one.stride()) for one in given]
+    with torch.autocast("cpu", dtype, enabled=by_autocast), torch.inference_mode(mode=not by_autocast):
+        found = pbwn.invariance(model, x)
+    assert [weight.scale for weight in found.weights] == expected
+    for one, (value, pointer, strides) in zip(given, before, strict=True):
+        assert torch.equal(one, value)
+        assert (one.dtype, one.data_ptr(), one.stride()) == (value.dtype, pointer, strides)
+
+
+def test_a_model_that_casts_by_itself_is_refused_with_the_reason():
+    class Cast(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.bfloat16())
+
+    with pytest.raises(ValueError, match=r"refuses these inputs .* half precision is computed in float32 here"):
+        pbwn.invariance(Cast(6, 3).bfloat16(), ROWS())
+
+
+def test_an_effect_that_rounding_hides_makes_no_weight_free():
+    class Rounded(nn.Module):
+        """Returns a small part of its output in half precision."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer, self.small, self.head = nn.Linear(6, 6), nn.Linear(6, 2), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return (self.head(x) + 0.1 * self.small(self.layer(x).tanh())).bfloat16()
+
+    for seed in range(10):
+        torch.manual_seed(seed)
+        found = pbwn.invariance(Rounded(), ROWS())
+        assert {weight.scale for weight in found.weights} <= {MEANS, NONE}
+        assert found["head.weight"].scale == MEANS
+
+
 def test_a_single_number_that_stays_the_same_by_chance_makes_no_weight_free():
     scales = set()
     for seed in range(40):
@@ -565,6 +623,7 @@ class Chosen(nn.Linear):
     [
         (ZOO["BN"][0], lambda: torch.randn(16, 7), "refuses these inputs in training mode .RuntimeError"),
         (ZOO["BN"][0], lambda: torch.randn(1, 6), "several examples"),
+        (ZOO["BN"][0], lambda: torch.randn(2, 6), "two values a channel.*several examples"),
         (lambda: nn.BatchNorm1d(6), ROWS, "no weight that could be constrained"),
         (lambda: nn.LazyLinear(3), ROWS, "'weight' is lazy and has no shape yet: call the model once"),
         (lambda: nn.LazyBatchNorm1d(affine=False), ROWS, "'running_mean' is lazy and has no shape yet"),

@@ -62,6 +62,9 @@ def test_the_networks_of_the_paper_are_shown_as_the_experiments_constrain_them(i
     assert "output layer: 'classifier' (as given)" in inspect("resnet-20")
     assert "classifier.weight" not in inspect("mlp").partition("left alone  ")[2]  # the MLP's output is constrained
     assert "100x64" in inspect("resnet-20", "--set", "num_classes=100")
+    ladder = inspect("ladder", "--skip", "decoder.0.linear")  # beside those that the experiments skip
+    assert "skipped by 'decoder.*.combinator.*'" in ladder
+    assert "skipped by 'decoder.0.linear'" in ladder
 
 
 def test_wishes_are_those_of_attach(inspect):

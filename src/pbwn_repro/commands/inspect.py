@@ -95,7 +95,7 @@ def inspect(
             model,
             only=only or (),
             also=also or (),
-            skip=skip or (),
+            skip=[*wishes.pop("skip", ()), *(skip or ())],
             axes=dict(_axes(each) for each in axes or ()),
             direction=direction,
             strict=strict,
