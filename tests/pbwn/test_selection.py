@@ -369,6 +369,12 @@ def test_a_scripted_module_inside_a_model_is_left_alone():
         pbwn.select(model, strict=True)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_model_that_is_scripted_as_a_whole_is_left_alone_with_the_reason():
+    model = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    assert reasons(pbwn.select(model))["0.weight"] == "scripted modules are not supported"
+
+
 def tied_by_memory(weight):
     """A model whose second layer has a parameter of its own on the first one's memory."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))

@@ -194,7 +194,7 @@ class _Layers:
         while core not in self._layers:
             module = self._modules[core]
             children = [name for name in self._children.get(core, ()) if name in self._holders]
-            is_sequence = type(module).forward is nn.Sequential.forward
+            is_sequence = getattr(type(module), "forward", None) is nn.Sequential.forward
             if any(callable(getattr(module, getter, None)) for getter in _GETTERS) or not children:
                 break
             with_parameters = [
