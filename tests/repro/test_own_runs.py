@@ -9,7 +9,6 @@ import pytest
 import safetensors.torch
 
 from pbwn.monitor import QUANTITIES
-from pbwn_repro import cli
 from pbwn_repro.exit_codes import NON_FINITE, USAGE
 from pbwn_repro.report.sections import collect
 from storm import contents
@@ -55,7 +54,7 @@ SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 
 
 @pytest.fixture
-def here(monkeypatch, capsys, tmp_path):
+def here(here, monkeypatch, tmp_path):
     """A command in a folder with the user's module: its exit code and what it printed to both outputs."""
     (tmp_path / "own_models.py").write_text(MODULE)
     (tmp_path / "own_broken.py").write_text("\nbuild = bulid\n")
@@ -63,15 +62,7 @@ def here(monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PBWN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    yield run
+    yield here
     sys.modules.pop("own_models", None)
 
 

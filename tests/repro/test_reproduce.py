@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import pbwn_repro
-from pbwn_repro import cli
 from pbwn_repro.exit_codes import FAILED, INTERRUPTED, USAGE
 
 ONE_RUN = ("figure-2a", "--only", "method=pbwn,lr=0.3,seed=1")
@@ -24,19 +23,11 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture
-def here(monkeypatch, capsys, cache):
+def here(here, monkeypatch, cache):
     """The command in this process: its exit code and what it printed to both outputs."""
     monkeypatch.setenv("PBWN_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    return run
+    return here
 
 
 def results(out):

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from pbwn_repro import cli
 from pbwn_repro.__main__ import wait_passively
 from pbwn_repro.exit_codes import FAILED, INTERRUPTED, NON_FINITE, USAGE
 from storm import contents
@@ -47,17 +46,9 @@ def test_train_prints_progress_and_the_result(tmp_path):
 
 
 @pytest.fixture
-def here(monkeypatch, capsys):
-    """The command in this process: its exit code and what it printed to both outputs."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pbwn", "train", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    return run
+def here(here):
+    """`pbwn train` in this process."""
+    return lambda *words: here("train", *words)
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(here, tmp_path):
@@ -221,6 +212,33 @@ def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tm
     assert code == USAGE
     assert message in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": 3, "data": "digits"}, "model: a name is needed; found 3"),
+        ({"model": "mlp", "data": 3}, "data: a name is needed; found 3"),
+        ({"model": "mlp", "data": {"name": 3}}, "data.name: a name is needed; found 3"),
+        ({"model": "mlp", "data": {"train": ["train"]}}, "data.name: a name is needed; found None"),
+        ({"model": "mlp", "data": "digits", "method": 3}, "method: Input should be a valid string; found 3"),
+        ({"model": "mlp", "data": "digits", "epochs": True}, "epochs: Input should be a valid integer; found True"),
+        ({"model": "mlp", "data": "digits", "model_options": 3}, "model_options: Input should be an object; found 3"),
+    ],
+)
+def test_a_file_with_values_of_the_wrong_type_says_which(here, fields, message, tmp_path):
+    (tmp_path / "fields.json").write_text(json.dumps({**fields, "steps": 2}))
+    code, _, err = here("--config", tmp_path / "fields.json", "--out", tmp_path / "runs")
+    assert (code, message in err) == (USAGE, True), err
+
+
+@pytest.mark.parametrize("data", [3, {"name": 3}, {"train": ["train"]}])
+def test_another_set_of_data_takes_the_place_of_what_a_file_says_wrongly(here, data, tmp_path):
+    (tmp_path / "fields.json").write_text(json.dumps({"model": "mlp", "data": data, "steps": 2}))
+    words = ("--config", tmp_path / "fields.json", "--dry-run", "--out", tmp_path / "runs")
+    assert here(*words, "--data", "digits")[0] == 0
+    assert here(*words, "--set", 'data={"name": "digits"}')[0] == 0
+    assert here(*words, "--set", "data=3")[0] == USAGE
 
 
 @pytest.mark.parametrize(
