@@ -94,6 +94,26 @@ def test_a_bug_in_a_method_of_the_user_s_keeps_its_traceback(here, tmp_path):
         here("train", "--model", "own_models:build", *SHORT, "--method", "own_methods:Mine")
 
 
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("optimizer(self, model, settings, layers)", "optimizer() returned None: return the optimizer of the model"),
+        (
+            "attach(self, model, optimizer, layers, *, initial=True, state=None)",
+            "attach() returned None: return what pbwn.attach returns, so that its state is saved, or set constraint",
+        ),
+    ],
+)
+def test_a_method_of_the_user_s_that_forgets_to_return_says_so(step, words, here, tmp_path):
+    head = "import pbwn\nfrom pbwn_repro.methods import Method\nclass Mine(Method):\n    constraint = pbwn.UnitNorm()\n"
+    (tmp_path / "forgetful.py").write_text(f"{head}    def {step}:\n        pass\n")
+    try:
+        code, _, told = here("train", "--model", "own_models:build", *SHORT, "--method", "forgetful:Mine")
+    finally:
+        sys.modules.pop("forgetful", None)
+    assert (code, f"pbwn: forgetful:Mine: {words}" in told) == (USAGE, True), told
+
+
 def test_what_the_library_refuses_about_a_model_of_the_user_s_is_one_line(here):
     words = ("train", "--model", "own_models:embedding", "--data", "text:own_models.py", "--steps", "2")
     words += ("--set", "data.context=8")
