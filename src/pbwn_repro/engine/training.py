@@ -20,7 +20,7 @@ from pbwn_repro.data import random_seed
 from pbwn_repro.engine import state
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
 from pbwn_repro.engine.finite import LossWatch, NonFiniteError
-from pbwn_repro.engine.metrics import MetricsLog, NoLog
+from pbwn_repro.engine.log import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest
