@@ -14,6 +14,7 @@ from pbwn_repro.exit_codes import FAILED, INTERRUPTED, NON_FINITE, USAGE
 from storm import contents
 
 QUICK = ("--model", "mlp", "--data", "digits", "--steps", "6", "--batch-size", "32", "--threads", "1")
+PLAIN = ("--method", "normal", *QUICK)  # a process of its own need not load the compiled projection
 
 
 def command(*words, launcher=(sys.executable, "-m", "pbwn_repro")):
@@ -108,7 +109,7 @@ def test_damaged_files_of_a_run_are_named(here, tmp_path):
 
 
 def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(tmp_path):
-    words = (*QUICK[:4], "--steps", "100000", "--batch-size", "1024", "--threads", "1", "--out", tmp_path)
+    words = (*PLAIN[:6], "--steps", "100000", "--batch-size", "1024", "--threads", "1", "--out", tmp_path)
     with subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True, env=environment()) as child:
         while "step " not in child.stderr.readline():
             pass
@@ -127,7 +128,7 @@ def limit_file_size():
 
 
 def test_a_full_disk_is_a_clear_error_and_the_run_goes_on_when_there_is_room(here, tmp_path):
-    words = (*QUICK, "--checkpoint-every", "2", "--out", tmp_path)
+    words = (*PLAIN, "--checkpoint-every", "2", "--out", tmp_path)
     full = pbwn(*words, preexec_fn=limit_file_size)
     assert full.returncode == FAILED
     assert "File too large" in full.stderr
