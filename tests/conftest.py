@@ -6,10 +6,18 @@ import pytest
 import torch
 from hypothesis import settings
 
+from processes import start_server
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # no network; read when the hub's library is first imported
 torch.set_num_threads(1)
 settings.register_profile("pbwn", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("pbwn")
+
+
+def pytest_configure(config):
+    """Where tests are divided among workers, each of them needs processes sooner or later: it loads them meanwhile."""
+    if hasattr(config, "workerinput"):
+        start_server()
 
 
 def pytest_terminal_summary(terminalreporter):

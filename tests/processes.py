@@ -3,13 +3,28 @@
 import multiprocessing
 import os
 import tempfile
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed
 import torch.multiprocessing
 
 # Children are forked from a server that has these loaded: importing torch takes longer than most tests.
-_PRELOADED = ["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo", "pbwn"]
+_PRELOADED = [
+    *("torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch._dynamo"),
+    *("pbwn_repro.runs.jobs", "sklearn.datasets", "scipy", "warm"),
+]
+
+
+def start_server(preload=()):
+    """Start the server that children are forked from, unless it is there; `preload` names further modules."""
+    multiprocessing.set_forkserver_preload([*_PRELOADED, *preload])
+    folders = (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "OMP_WAIT_POLICY": "passive"}
+    with mock.patch.dict(os.environ, found):
+        forkserver.ensure_running()
 
 
 def run_on_processes(function, count=2, preload=()):
@@ -18,7 +33,7 @@ def run_on_processes(function, count=2, preload=()):
     `preload` names modules that the function's own module imports: loaded once, if the server is not there yet.
     """
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    multiprocessing.set_forkserver_preload([*_PRELOADED, *preload])
+    start_server(preload)
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(
             _run, args=(function, count, f"file://{folder}/rendezvous"), nprocs=count, start_method="forkserver"

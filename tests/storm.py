@@ -10,8 +10,7 @@ import torch
 
 from pbwn_repro.engine.signals import Interrupted
 from pbwn_repro.exit_codes import INTERRUPTED
-
-_PRELOADED = ["torch", "torch._dynamo", "pbwn_repro.runs.execution", "sklearn.datasets", "scipy"]
+from processes import start_server
 
 
 def digits_config(source="digits", **fields):
@@ -36,7 +35,7 @@ def run(config, folder, moment=None, number=signal.SIGKILL, twice=False, after=N
     raises Interrupted here.
     """
     context = multiprocessing.get_context("forkserver")
-    multiprocessing.set_forkserver_preload(_PRELOADED)
+    start_server()
     with tempfile.TemporaryDirectory() as meeting:
         children = [
             context.Process(

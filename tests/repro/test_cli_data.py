@@ -12,24 +12,15 @@ import numpy
 import pytest
 from PIL import Image
 
-from pbwn_repro import cli
 from pbwn_repro.data.readers import CIFAR10_MEMBERS
 
 
 @pytest.fixture
-def pbwn(tmp_path, monkeypatch, capsys):
+def pbwn(here, tmp_path, monkeypatch):
     """Run the command line in this process; return its exit code and what it printed to both outputs."""
     monkeypatch.setenv("PBWN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    return run
+    return here
 
 
 def test_list_shows_every_set_and_the_cache_folder(pbwn, tmp_path):

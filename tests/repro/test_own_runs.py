@@ -9,7 +9,6 @@ import pytest
 import safetensors.torch
 
 from pbwn.monitor import QUANTITIES
-from pbwn_repro import cli
 from pbwn_repro.exit_codes import NON_FINITE, USAGE
 from pbwn_repro.report.sections import collect
 from storm import contents
@@ -55,7 +54,7 @@ SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 
 
 @pytest.fixture
-def here(monkeypatch, capsys, tmp_path):
+def here(here, monkeypatch, tmp_path):
     """A command in a folder with the user's module: its exit code and what it printed to both outputs."""
     (tmp_path / "own_models.py").write_text(MODULE)
     (tmp_path / "own_broken.py").write_text("\nbuild = bulid\n")
@@ -63,15 +62,7 @@ def here(monkeypatch, capsys, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PBWN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    yield run
+    yield here
     sys.modules.pop("own_models", None)
 
 
@@ -101,6 +92,26 @@ def test_a_bug_in_a_method_of_the_user_s_keeps_its_traceback(here, tmp_path):
     )
     with pytest.raises(ValueError, match="a bug of mine"):
         here("train", "--model", "own_models:build", *SHORT, "--method", "own_methods:Mine")
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("optimizer(self, model, settings, layers)", "optimizer() returned None: return the optimizer of the model"),
+        (
+            "attach(self, model, optimizer, layers, *, initial=True, state=None)",
+            "attach() returned None: return what pbwn.attach returns, so that its state is saved, or set constraint",
+        ),
+    ],
+)
+def test_a_method_of_the_user_s_that_forgets_to_return_says_so(step, words, here, tmp_path):
+    head = "import pbwn\nfrom pbwn_repro.methods import Method\nclass Mine(Method):\n    constraint = pbwn.UnitNorm()\n"
+    (tmp_path / "forgetful.py").write_text(f"{head}    def {step}:\n        pass\n")
+    try:
+        code, _, told = here("train", "--model", "own_models:build", *SHORT, "--method", "forgetful:Mine")
+    finally:
+        sys.modules.pop("forgetful", None)
+    assert (code, f"pbwn: forgetful:Mine: {words}" in told) == (USAGE, True), told
 
 
 def test_what_the_library_refuses_about_a_model_of_the_user_s_is_one_line(here):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import pbwn_repro
-from pbwn_repro import cli
 from pbwn_repro.exit_codes import FAILED, INTERRUPTED, USAGE
 
 ONE_RUN = ("figure-2a", "--only", "method=pbwn,lr=0.3,seed=1")
@@ -24,19 +23,11 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture
-def here(monkeypatch, capsys, cache):
+def here(here, monkeypatch, cache):
     """The command in this process: its exit code and what it printed to both outputs."""
     monkeypatch.setenv("PBWN_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    return run
+    return here
 
 
 def results(out):
@@ -179,7 +170,7 @@ def test_list_counts_the_results_that_the_project_ships_where_there_are_no_own_r
     assert "".join(folders.split()) == f"runs,orofwhathasnonethere,in{shipped}"
 
 
-def test_a_command_that_is_asked_to_stop_says_so_and_resumes(tmp_path):
+def test_a_command_that_is_asked_to_stop_says_so_and_resumes(here, tmp_path):
     words = ("reproduce", "table-3", "--only", "method=normal,depth=20", "--jobs", "1", "--out", str(tmp_path))
     command = [sys.executable, "-m", "pbwn_repro", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -192,8 +183,7 @@ def test_a_command_that_is_asked_to_stop_says_so_and_resumes(tmp_path):
     assert child.returncode == INTERRUPTED
     assert "run the same command to resume" in said
     assert len(results(tmp_path)) == 0
-    again = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert again.returncode == 0, again.stderr
+    assert here(*words)[0] == 0
     assert len(results(tmp_path)) == 2
     for result in results(tmp_path):
         assert json.loads(result.read_text())["steps"] == 10

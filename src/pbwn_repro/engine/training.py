@@ -20,7 +20,7 @@ from pbwn_repro.data import random_seed
 from pbwn_repro.engine import state
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
 from pbwn_repro.engine.finite import LossWatch, NonFiniteError
-from pbwn_repro.engine.metrics import MetricsLog, NoLog
+from pbwn_repro.engine.log import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest
@@ -80,6 +80,8 @@ class Training:
         self._task.check(self.model)
         self._wrapped = place.wrap(self.model, shard=config.shard)
         self._optimizer = self._method.optimizer(self.model, config.optimizer, self._layers)
+        if self._optimizer is None:
+            raise UsageError(f"{config.method}: optimizer() returned None: return the optimizer of the model")
         self._scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "float16")
         self._watch = LossWatch(self.model, place.device)
         self.steps_per_epoch = self._task.steps_per_epoch
@@ -185,6 +187,11 @@ class Training:
         with _blaming_the_model(self.config):
             self.projection = self._method.attach(
                 self.model, self._optimizer, self._layers, initial=initial, state=projected
+            )
+        if self.projection is None and self._method.constraint is not None:
+            raise UsageError(
+                f"{self.config.method}: attach() returned None: return what pbwn.attach returns, so that its state is "
+                "saved, or set constraint to None"
             )
         self._wrapped.train()
 

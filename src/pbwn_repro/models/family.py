@@ -33,7 +33,7 @@ class Family:
     Args:
         pattern: of their names; its groups are the constructor's positional arguments.
         members: the names that are listed. Write them out: the command line reads them without importing this.
-        constructor: its keyword arguments are the network's options; those of `TOLD_BY_DATA` come from the data.
+        constructor: its other arguments are the network's options; those of `TOLD_BY_DATA` come from the data.
         recipe: the fields of a configuration that the network's experiment has; method and seed are open.
         paper: the initialisation that the paper states, the same for all methods; None: as the constructor leaves it.
         authors: the one of the published code's 'Normal' networks, where that is another.
@@ -114,8 +114,7 @@ class Network:
     def build(self, *, init: str | Scheme | None = "paper", **options: Any) -> nn.Module:
         """The network, initialised from torch's default generator; an option that is None has its default."""
         start = self.scheme(init) if isinstance(init, str) else init
-        parameters = inspect.signature(self.family.constructor).parameters.values()
-        known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        known = list(inspect.signature(self.family.constructor).parameters)[len(self.arguments) :]
         own = [name for name in known if name not in TOLD_BY_DATA]
         given = {name: value for name, value in options.items() if value is not None}
         for option in given:

@@ -11,7 +11,7 @@ from typing import Any
 from pbwn_repro.config import RunConfig
 from pbwn_repro.engine.checkpoint import Checkpoint, CheckpointStore
 from pbwn_repro.engine.finite import NonFiniteError
-from pbwn_repro.engine.metrics import MetricsLog, NoLog
+from pbwn_repro.engine.log import MetricsLog, NoLog
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted

@@ -71,10 +71,9 @@ def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in file.items() if name not in ("epochs", "steps") or value is not None}
     if "epochs" in given or "steps" in given:
         kept = {name: value for name, value in kept.items() if name not in ("epochs", "steps")}
-    data = kept.get("data")
-    if "data" in given and isinstance(data, Mapping):
-        source = given["data"]
-        is_same = original(source) == original(data.get("name", "")) or source.startswith(PLACES)
+    data, source = kept.get("data"), given.get("data")
+    if isinstance(data, Mapping) and isinstance(source, str):
+        is_same = original(source) == original(str(data.get("name"))) or source.startswith(PLACES)
         used = [name for name in data if name not in ("name", "digest")] if is_same else ["labels"]
         kept |= {f"data.{name}": data[name] for name in used if data.get(name) is not None}
     return {**kept, **given}
@@ -87,7 +86,7 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     if "model" not in wishes:
         raise ConfigError("no model given: pass --model, such as --model resnet-20")
-    fields = copy.deepcopy(recipe(wishes["model"]))
+    fields = copy.deepcopy(recipe(_name("model", wishes["model"])))
     if not fields["data"]["name"] and "data" not in wishes:
         raise ConfigError(
             f"no data set given, and {wishes['model']} has no recipe that names one: pass --data, such as cifar10"
@@ -96,9 +95,9 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     source = wanted.pop("data", None)
     if isinstance(source, Mapping):  # a whole data part, as in the configuration of another run
         fields["data"] = dict(source)
-        source = source["name"]
+        source = _name("data.name", source.get("name"))
     elif source is not None:
-        fields["data"] = prepared(fields["data"], source)
+        fields["data"] = prepared(fields["data"], _name("data", source))
     wanted = {_SHORTHANDS.get(name, name): value for name, value in wanted.items()}
     for name in sorted(wanted, key=lambda name: (name.count("."), not name.endswith(".kind"))):
         _set(fields, name, wanted[name])  # whole parts, then their kinds, then the fields of those
@@ -108,6 +107,13 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         fields.pop("steps", None)
     fields.setdefault("method", "pbwn")
     return fields, source or fields["data"]["name"]
+
+
+def _name(field: str, value: object) -> str:
+    """A name that is looked up before the whole configuration is validated."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{field}: a name is needed; found {value!r}")
+    return value
 
 
 def parse(

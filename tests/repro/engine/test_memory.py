@@ -8,26 +8,20 @@ import pytest
 PROGRAM = """
 from pbwn_repro.engine.processes import keep_freed_memory
 import resource, torch
-kept = {keep} and keep_freed_memory()
 def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(15):  # until the heap has settled
-    torch.ones(16_000_000)
-before = faults()
-for _ in range(10):
-    torch.ones(16_000_000)
-print(bool(kept), faults() - before)
+    for _ in range(15):  # until the heap has settled
+        torch.ones(16_000_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(16_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), keep_freed_memory(), faults())
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told")
 def test_the_same_memory_serves_again_without_page_faults():
-    kept, faults = ask(True)
-    _, usual = ask(False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    usual, kept, faults = done.stdout.split()
     assert kept == "True"
     assert int(faults) < int(usual) / 10
-
-
-def ask(keep):
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(keep=keep)], capture_output=True, text=True, check=True)
-    return done.stdout.split()

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
-from pbwn_repro.models import build
+from pbwn_repro.models import Family, Network, build
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,17 @@ def test_a_build_that_cannot_work_says_what_there_is(
 ) -> None:
     with pytest.raises(error, match=message):
         build(name, **options)
+
+
+def test_a_network_s_options_need_not_be_keyword_only() -> None:
+    def layer(depth: int, num_classes: int = 10, bias: bool = True) -> nn.Module:
+        return nn.Linear(depth, num_classes, bias=bias)
+
+    network = Network("layer-3", Family(r"layer-(\d+)", ("layer-3",), layer, {}), (3,))
+    told = network.accepted({"num_classes": 5, "in_channels": 1})
+    assert str(network.build(**told, bias=False)) == "Linear(in_features=3, out_features=5, bias=False)"
+    with pytest.raises(TypeError, match="has no option 'depth': choose from bias"):
+        network.build(depth=2)
 
 
 @pytest.mark.parametrize("name", ["mlp", "ladder"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pbwn_repro import cli
 from pbwn_repro.data import load
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.reporting import Quiet
@@ -43,20 +42,6 @@ def make(out, method="pbwn", **fields):
 def finished(tmp_path_factory):
     """A finished run in the present format; not to be changed."""
     return make(tmp_path_factory.mktemp("finished"))
-
-
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """The command in this process: its exit code and what it printed to both outputs."""
-
-    def pbwn(*words):
-        monkeypatch.setattr(sys, "argv", ["pbwn", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.run()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    return pbwn
 
 
 def kinds(root, **options):
