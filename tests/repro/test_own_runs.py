@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 import subprocess
 import sys
 
@@ -21,6 +22,11 @@ def build(num_classes, image_size, *, width=16):
         nn.Flatten(), nn.Linear(image_size**2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, num_classes),
     )
+
+def tied(num_classes, image_size):
+    model = nn.Sequential(build(16, image_size), nn.ReLU(), build(num_classes, 4))
+    model[2][3].weight = model[0][3].weight
+    return model
 
 def regression(image_size):
     return nn.Sequential(nn.Flatten(), nn.Linear(image_size**2, 1))
@@ -79,6 +85,19 @@ def test_a_model_of_the_user_s_trains_resumes_and_is_exported(here, tmp_path):
     assert weights["1.weight"].norm(dim=1).tolist() == pytest.approx([1.0] * 8)
     before = contents(folder)
     (folder / "result.json").unlink()
+    assert here(*words)[0] == 0
+    assert contents(folder) == before
+
+
+def test_a_model_with_tied_weights_trains_resumes_and_is_exported(here, tmp_path):
+    words = ("train", "--model", "own_models:tied", *SHORT, "--checkpoint-every", "2")
+    assert here(*words)[0] == 0
+    [folder] = (tmp_path / "runs" / "train").iterdir()
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    assert weights["2.3.weight"].equal(weights["0.3.weight"])
+    before = contents(folder)
+    (folder / "result.json").unlink()
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))
     assert here(*words)[0] == 0
     assert contents(folder) == before
 

@@ -44,8 +44,14 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def pack_weights(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors as a safetensors file."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    """Tensors as a safetensors file. Those that share memory, as tied weights do, are written under each name."""
+    plain: dict[str, Tensor] = {}
+    written = set()
+    for name, tensor in weights.items():
+        tensor = tensor.detach().cpu().contiguous()
+        memory = tensor.untyped_storage().data_ptr()
+        plain[name] = tensor.clone() if memory in written else tensor
+        written.add(memory)
     return safetensors.torch.save(plain, metadata)
 
 
