@@ -16,13 +16,14 @@ FIGURES = ROOT / "docs" / "figures"
 
 def published(report: Report) -> dict[Path, str]:
     """The files that speak of the results, as they should read."""
-    measured = f"\n{findings_table(findings(report))}\n\n"
+    found = findings(report)
+    measured, brief = (f"\n{findings_table(found, intervals=intervals)}\n\n" for intervals in (True, False))
     claims = f"\n{summary(report)}{methods_compared(report)}\n"
     readme, page = ROOT / "README.md", ROOT / "docs" / "results.md"
     drawing = side_by_side("learning-rate", learning_rates(report))
     return {
         ROOT / "RESULTS.md": whole(report),
-        readme: _filled(readme.read_text(encoding="utf-8"), "measured", measured),
+        readme: _filled(readme.read_text(encoding="utf-8"), "measured", brief),
         page: _filled(_filled(page.read_text(encoding="utf-8"), "measured", measured), "results", claims),
         FIGURES / "learning-rate-light.svg": drawing.svg,
         FIGURES / "learning-rate-dark.svg": drawing.dark_svg,

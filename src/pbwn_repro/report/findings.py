@@ -32,10 +32,12 @@ class Finding:
         value: ours with PBWN, with its unit.
         without: the same without PBWN.
         start: the same from unit norms at the start only.
-        difference: with PBWN less without, its interval and the verdict.
+        difference: with PBWN less without, and its interval.
+        verdict: what the interval says to the claim that PBWN is lower.
         paper: the paper's numbers, with and without.
         basis: how many runs, at which scale.
         anchor: the section that it comes from.
+        is_lowest: whether none of the others is lower.
     """
 
     what: str
@@ -43,9 +45,11 @@ class Finding:
     without: str
     start: str
     difference: str
+    verdict: str
     paper: str
     basis: str
     anchor: str
+    is_lowest: bool
 
     @property
     def beside(self) -> str:
@@ -54,16 +58,16 @@ class Finding:
         return ", ".join(f"{number} {words}" for words, number in against.items() if number)
 
 
-def findings_table(found: Sequence[Finding]) -> str:
-    """Findings as a table in Markdown, without the columns that would be empty."""
+def findings_table(found: Sequence[Finding], *, intervals: bool = True) -> str:
+    """Findings as a table in Markdown, without the columns that would be empty. What is bold is the lowest of ours."""
     columns = {
         "": [each.what for each in found],
-        "with PBWN": [f"**{each.value}**" for each in found],
+        "with PBWN": [f"**{each.value}**" if each.is_lowest else each.value for each in found],
         "without": [each.without for each in found],
         "unit-norm start only": [each.start for each in found],
-        "difference, 95 % interval": [each.difference for each in found],
+        "difference, 95 % interval": [each.difference for each in found] if intervals else [],
         "paper: with, without": [each.paper for each in found],
-        "runs": [each.basis for each in found],
+        "runs": [f"{each.basis}: {each.verdict}" if each.verdict else each.basis for each in found],
     }
     kept = {name: cells for name, cells in columns.items() if any(cells)}
     lines = [
@@ -139,10 +143,20 @@ def _with_and_without(section: Section, column: Column, what: str) -> Iterator[F
     control = ""
     if start is not None and start.count >= _FEWEST:
         control = _percent(start, with_rate=chosen) + _start_at(section, ours.chosen)
-    difference, lower = _compared(section, column)
+    difference, verdict, lower = _compared(section, column)
     counts = " and ".join(str(count) for count in dict.fromkeys((ours.count, theirs.count)))
-    basis = f"{counts} seeds{lower}; {section.scale} scale"
-    yield Finding(what, value, without, control, difference, _of_the_paper(section, column), basis, section.anchor)
+    yield Finding(
+        what=what,
+        value=value,
+        without=without,
+        start=control,
+        difference=difference,
+        verdict=verdict,
+        paper=_of_the_paper(section, column),
+        basis=f"{section.scale} scale, {counts} seeds{lower}",
+        anchor=section.anchor,
+        is_lowest=ours.mean <= min(other.mean for other in (theirs, start if control else None) if other is not None),
+    )
 
 
 def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
@@ -179,10 +193,12 @@ def _cost(section: Section) -> Iterator[Finding]:
         without="",
         start="",
         difference="",
+        verdict="",
         paper=f"{_span([number.value for number in over_normal if number])} % (Tesla K80)",
-        basis=f"{len(own)} networks on a CPU at {batches}, "
-        f"{'compiled' if has_numba else 'torch'} path, medians of {own[0].count} rounds; {section.scale} scale",
+        basis=f"{section.scale} scale, {len(own)} networks on a CPU at {batches}, "
+        f"{'compiled' if has_numba else 'torch'} path, medians of {own[0].count} rounds",
         anchor=section.anchor,
+        is_lowest=True,
     )
 
 
@@ -210,8 +226,8 @@ def _of_the_paper(section: Section, column: Column) -> str:
     return f"{ours.text or ours.value}, {theirs.text or theirs.value} %{seeds}"
 
 
-def _compared(section: Section, column: Column) -> tuple[str, str]:
-    """The difference with its interval and verdict, and with how many seeds PBWN has the lower value."""
+def _compared(section: Section, column: Column) -> tuple[str, str, str]:
+    """The difference with its interval, the verdict, and with how many seeds PBWN has the lower value."""
     assert section.table is not None
     titles = {row.key: row.title for row in section.table.rows}
     sides = (titles[_WITH], titles[_WITHOUT], column.title)
@@ -223,8 +239,8 @@ def _compared(section: Section, column: Column) -> tuple[str, str]:
         lower, pairs = sum(dot < 0 for dot in verdict.dots), len(verdict.dots)
         seeds = "each" if lower == pairs else f"{lower} of {pairs}"
         difference = with_interval(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
-        return f"{difference}: {words}", f", lower with {seeds}"
-    return "", ""
+        return difference, words, f", lower with {seeds}"
+    return "", "", ""
 
 
 def _span(values: Sequence[float]) -> str:
