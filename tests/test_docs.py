@@ -49,8 +49,8 @@ def test_each_option_runs_on_a_model_of_its_own_and_the_table_shown_is_the_table
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.DOTALL | re.MULTILINE)
 
-
-EMPTY_LINKS = {"docs/faq.md", "docs/reproduce.md", "docs/results.md"}  # to be removed, one by one, as they get their texts
+# To be removed, one by one, as their links get a text.
+EMPTY_LINKS = {"docs/faq.md", "docs/reproduce.md", "docs/results.md"}
 LINKING = [
     pytest.param(page, marks=pytest.mark.xfail(page in EMPTY_LINKS, reason="links without a text", strict=True))
     for page in [*PAGES, "README.md", "benchmarks/README.md"]
@@ -138,3 +138,13 @@ def test_the_api_page_describes_every_public_name(site):
     text = (site / "api.html").read_text()
     for name in pbwn.__all__:
         assert f'id="pbwn.{name}"' in text or f"pbwn.{name}" in text, name
+
+
+@pytest.mark.long
+def test_every_kept_figure_can_be_drawn_again(tmp_path):
+    program = ROOT / "docs" / "_extensions" / "pictures.py"
+    code = f"import runpy, pathlib; runpy.run_path({str(program)!r})['draw'](pathlib.Path({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kept = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    assert {path.name for path in tmp_path.iterdir()} == kept - {"learning-rate-light.svg", "learning-rate-dark.svg"}
