@@ -19,7 +19,7 @@ config = BertConfig(
 
 torch.manual_seed(1)
 tokens = torch.randint(1, 50, (1500, 12))
-labels = (tokens == 7).any(dim=1).long()  # does the sentence have this word?
+labels = (tokens == 7).any(dim=1).long()  # does the sentence contain this word?
 examples = [{"input_ids": sentence, "labels": label} for sentence, label in zip(tokens, labels, strict=True)]
 train_examples, test_examples = examples[:1000], examples[1000:]
 
@@ -48,9 +48,9 @@ def tune(*callbacks: ProjectionCallback) -> tuple[BertForSequenceClassification,
 
 
 _, baseline = tune()
-# On the unit sphere the pretrained model would compute something else at once. This way only directions are learnt.
+# Norms of 1 would change what the pretrained model computes. With the norms it has, only directions are learned.
 callback = ProjectionCallback(constraint=pbwn.UnitNorm(radius="initial"), log_deviation=True)  # the added line
 model, error = tune(callback)
 print(callback.projection, callback.certificate, sep="\n\n")
 print("\nof 500 test sentences, one seed each: differences under about 1 point are noise")
-print(f"test error: {baseline:.1f} % with free norms, {error:.1f} % with the norms kept")
+print(f"test error: {baseline:.1f} % without the constraint, {error:.1f} % with the norms kept")

@@ -31,14 +31,14 @@ for layer in (model[0], model[3], model):
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 projection = pbwn.attach(model, optimizer)  # the added line, after sharding
 
-torch.manual_seed(1 + rank)  # other data in each process
+torch.manual_seed(1 + rank)  # different data in each process
 for _ in range(20):
     x = torch.randn(32, 16, device=device)
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
     optimizer.step()
 
-# Every process takes part in what needs whole rows; one of them tells.
+# These calls need whole rows, so every process makes them; one prints.
 certificate = projection.check()
 weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 if rank == 0:
@@ -51,4 +51,4 @@ if rank == 0:
         f"norms in the plain model: {plain[0].weight.norm(dim=1).min():.6f} to {plain[0].weight.norm(dim=1).max():.6f}"
     )
 torch.distributed.destroy_process_group()
-time.sleep(0.1)  # gloo's threads free their last tensors: one that does so while Python shuts down aborts the process
+time.sleep(0.1)  # until gloo's threads have freed their tensors: freeing one while Python shuts down aborts the process

@@ -32,11 +32,11 @@ def train(model: nn.Module, inputs: Tensor, optimizer: torch.optim.Optimizer, ep
 torch.manual_seed(0)
 pretrained = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
 train(pretrained, x, torch.optim.AdamW(pretrained.parameters(), lr=2e-3), epochs=4)
-turned = x.unflatten(1, (8, 8)).transpose(1, 2).flatten(1)  # the new task: digits that lie on their side
+turned = x.unflatten(1, (8, 8)).transpose(1, 2).flatten(1)  # the new task: transposed digits
 
 
 def adapt(**options: object) -> float:
-    """Adapt the pretrained model, with the constraint where options of `attach` are given; return the test error."""
+    """Adapt the pretrained model, with the constraint if options of `attach` are given; return the test error."""
     torch.manual_seed(1)
     model = get_peft_model(copy.deepcopy(pretrained), LoraConfig(r=8, target_modules=["0", "2"]))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)

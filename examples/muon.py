@@ -18,12 +18,12 @@ train_rows, test_rows = torch.arange(len(y)).split([1400, len(y) - 1400])
 
 
 def report(projection: pbwn.NormProjection | None) -> str:
-    """What is constrained, and whether it holds."""
+    """What is constrained, and whether it is on the sphere."""
     return "" if projection is None else f"{projection}\n\n{projection.check()}"
 
 
 def train(**options: object) -> tuple[float, str]:
-    """Train, with the constraint where options of `attach` are given: the test error in percent, and a report."""
+    """Train, with the constraint if options of `attach` are given: the test error in percent, and a report."""
     torch.manual_seed(0)
     model = nn.Sequential()
     for index, (inputs, outputs) in enumerate([(64, 128), (128, 128), (128, 128)]):
@@ -37,7 +37,7 @@ def train(**options: object) -> tuple[float, str]:
         [{"params": first, "weight_decay": 0.1}, {"params": deep, "weight_decay": 0.0}], lr=0.02, weight_decay=0.0
     )
     adamw = torch.optim.AdamW([p for p in model.parameters() if id(p) not in hidden], lr=1e-3)
-    # The added line. Names pick the parameter group; what the other optimizer holds is left alone in any case.
+    # The added line. `only` names the parameter group; AdamW's weights are not constrained in any case.
     projection = pbwn.attach(model, muon, only=["linear1", "linear2"], **options) if options else None
     for _ in range(3):
         for rows in train_rows[torch.randperm(len(train_rows))].split(64):

@@ -1,6 +1,6 @@
-"""A GPT trained as nanoGPT trains it: AdamW with decay, against the same loop with fixed norms and no decay.
+"""A GPT trained like nanoGPT: AdamW with weight decay, and the same loop with fixed norms and no decay.
 
-What makes such a loop: two parameter groups, warm-up and cosine decay of the rate, accumulated micro-batches, and
+The loop has two parameter groups, warm-up and cosine decay of the learning rate, accumulated micro-batches, and
 clipped gradients.
 
 python examples/nanogpt.py
@@ -65,12 +65,12 @@ def loss_of(model: nn.Module, source: torch.Tensor, generator: torch.Generator) 
 
 
 def report(projection: pbwn.NormProjection | None) -> str:
-    """What is constrained, and whether it holds."""
+    """What is constrained, and whether it is on the sphere."""
     return "" if projection is None else f"{projection}\n\n{projection.check()}"
 
 
 def train(peak_rate: float, weight_decay: float, **options: object) -> tuple[float, str]:
-    """Train, with the constraint where options of `attach` are given: the test loss, and a report."""
+    """Train, with the constraint if options of `attach` are given: the test loss, and a report."""
     torch.manual_seed(0)
     model = GPT().to(device)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
@@ -93,9 +93,9 @@ def train(peak_rate: float, weight_decay: float, **options: object) -> tuple[flo
 
 
 baseline, _ = train(3e-3, weight_decay=0.1)
-# Matrices keep the norm that they start with, and each step turns them by the rate, in radians.
+# Matrices keep their initial norm, and each step turns them by the learning rate, in radians.
 constraint = pbwn.UnitNorm(radius="initial")
 loss, told = train(2e-2, weight_decay=0.0, constraint=constraint, per="matrix", step="angle")
 print(told)
-print("\none seed each, and rates that were not searched alike: a comparison needs `pbwn sweep`")
+print("\none seed each, at learning rates that were not searched: a comparison needs `pbwn sweep`")
 print(f"test loss: {baseline:.3f} with AdamW and decay, {loss:.3f} with fixed norms")

@@ -29,7 +29,7 @@ mesh = init_device_mesh(device, (world,))
 
 
 class Transformer(nn.Module):
-    """Layers by name, an output layer, and weights that are initialised once they are sharded."""
+    """Layers by name, an output layer, and weights that are initialised after sharding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Transformer(nn.Module):
 
 
 class TrainState(Stateful):
-    """What a checkpoint holds: model, optimizers, and the projection's own state."""
+    """What a checkpoint holds: the model, the optimizers and the projection's state."""
 
     def __init__(self, model: nn.Module, optimizers: list[Any], projection: pbwn.NormProjection | None) -> None:
         self.model, self.optimizers, self.projection = model, optimizers, projection
@@ -78,7 +78,7 @@ def build(**options: object) -> TrainState:
     fully_shard(model, mesh=mesh)
     model.to_empty(device=device)
     model.init_weights()
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)]  # one for each part of a pipeline
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)]  # of a pipeline: one per stage
     projection = pbwn.attach(model, optimizers, **options) if options else None  # the added line: after init_weights
     return TrainState(model, optimizers, projection)
 
@@ -87,7 +87,7 @@ def train(state: TrainState, first: int, last: int) -> float:
     """Train from one step to another, and return the last loss."""
     loss = torch.zeros(())
     for step in range(first, last):
-        torch.manual_seed(1000 * step + rank)  # other data in each step and process
+        torch.manual_seed(1000 * step + rank)  # different data in each step and process
         x = torch.randn(64, WIDTH, device=device)
         loss = nn.functional.cross_entropy(state.model(x), x[:, :CLASSES].argmax(1))
         loss.backward()
@@ -116,4 +116,4 @@ if rank == 0:
     print(f"{world} processes, {certificate}")
     print(f"loss: {baseline:.4f} with AdamW, {loss:.4f} with fixed norms; without the interruption {straight:.4f}")
 torch.distributed.destroy_process_group()
-time.sleep(0.1)  # gloo's threads free their last tensors: one that does so while Python shuts down aborts the process
+time.sleep(0.1)  # until gloo's threads have freed their tensors: freeing one while Python shuts down aborts the process

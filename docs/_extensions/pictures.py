@@ -1,4 +1,7 @@
-"""The figures of the documentation, drawn at each build from the mathematics that they show."""
+"""The figures of the documentation, drawn from the mathematics that they show: `python docs/_extensions/pictures.py`.
+
+They are kept in docs/figures, so that the pages have them on a code host too.
+"""
 
 import math
 from pathlib import Path
@@ -18,8 +21,7 @@ SCALES = ("each neuron free", "layer as a whole", "passes on", "has meaning")
 
 
 def draw(folder: Path) -> None:
-    """Draw all of them."""
-    folder.mkdir(exist_ok=True)
+    """Draw all of them into a folder."""
     style = {"svg.fonttype": "none", "svg.hashsalt": "pbwn", "font.size": 11, "axes.titlesize": 10}
     style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
     style |= {"legend.framealpha": 0}  # the page may be dark: a white box would hide grey text
@@ -165,3 +167,7 @@ def _statistics() -> plt.Figure:
     axes.set(xlabel="step", ylabel="loss after / before a projection")
     axes.legend()
     return figure
+
+
+if __name__ == "__main__":
+    draw(Path(__file__).parents[1] / "figures")

@@ -163,36 +163,59 @@ def test_a_sparse_autoencoder_keeps_unit_columns_and_sees_tangent_gradients():
         torch.testing.assert_close(left, right, rtol=0, atol=1e-10)
 
 
-class SmallGPT(nn.Module):
-    """Names and shapes of a plain GPT block, as nGPT normalises it."""
-
-    def __init__(self, width=8):
+class Attention(nn.Module):
+    def __init__(self, width):
         super().__init__()
-        self.embed = nn.Embedding(11, width)
-        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
-        self.attention_out = nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.c_attn = nn.Linear(width, 3 * width, bias=False)
+        self.c_proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        query, key, value = (part[:, None] for part in self.c_attn(x).chunk(3, dim=-1))
+        return self.c_proj(functional.scaled_dot_product_attention(query, key, value, is_causal=True)[:, 0])
+
+
+class MLP(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.c_fc = nn.Linear(width, 4 * width, bias=False)
+        self.c_proj = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        return self.c_proj(functional.silu(self.c_fc(x)))
+
+
+class GPT(nn.Module):
+    """One block, with nanoGPT's names."""
+
+    def __init__(self, *, tied, width=8):
+        super().__init__()
+        block = nn.ModuleDict({"attn": Attention(width), "mlp": MLP(width)})
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(11, width), "h": nn.ModuleList([block])})
         self.lm_head = nn.Linear(width, 11, bias=False)
+        if tied:
+            self.transformer.wte.weight = self.lm_head.weight
 
     def forward(self, tokens):
-        x = self.embed(tokens)
-        q, k, v = (layer(x)[:, None] for layer in (self.query, self.key, self.value))
-        x = x + self.attention_out(functional.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0])
-        return self.lm_head(x + self.down(functional.silu(self.up(x))))
+        x = self.transformer.wte(tokens)
+        for block in self.transformer.h:
+            x = x + block.attn(x)
+            x = x + block.mlp(x)
+        return self.lm_head(x)
 
 
-def test_a_gpt_is_normalised_along_the_embedding_dimension_as_in_ngpt():
+@pytest.mark.parametrize("tied", [False, True], ids=["separate head", "tied head"])
+def test_a_gpt_is_normalised_along_the_embedding_dimension_as_in_ngpt(tied):
     torch.manual_seed(0)
-    model = SmallGPT().double()
+    model = GPT(tied=tied).double()
     twin = copy.deepcopy(model)
     optimizer, plain = adam(model), adam(twin)
     # Matrices that write to the residual stream have the embedding dimension as their output: columns.
-    pbwn.attach(model, optimizer, only=["embed", "lm_head", "query", "key", "value", "up"])
-    pbwn.attach(model, optimizer, only=["attention_out", "down"], direction="outgoing")
+    pbwn.attach(model, optimizer, only=["*.wte", "lm_head", "*.c_attn", "*.c_fc"])
+    pbwn.attach(model, optimizer, only=["*.c_proj"], direction="outgoing")
 
     def normalise(gpt):
-        for layer in gpt.children():
-            layer.weight.data = unit(layer.weight.data, 0 if layer in (gpt.attention_out, gpt.down) else 1)
+        for name, weight in gpt.named_parameters():
+            weight.data = unit(weight.data, 0 if "c_proj" in name else 1)
 
     normalise(twin)
     for step in range(5):
