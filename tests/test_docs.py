@@ -50,7 +50,7 @@ LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.DOTALL | re.MULTILINE)
 
 # To be removed, one by one, as their links get a text.
-EMPTY_LINKS = {"docs/faq.md", "docs/reproduce.md", "docs/results.md"}
+EMPTY_LINKS = {"docs/faq.md", "docs/reproduce.md"}
 LINKING = [
     pytest.param(page, marks=pytest.mark.xfail(page in EMPTY_LINKS, reason="links without a text", strict=True))
     for page in [*PAGES, "README.md", "benchmarks/README.md"]
