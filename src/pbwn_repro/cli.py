@@ -29,14 +29,21 @@ from pbwn_repro.commands import (
 from pbwn_repro.exit_codes import exit_code
 
 PAPER = "The paper's tables and figures"
-RUNS = "Single runs and data"
 OWN = "Your own models"
+RUNS = "Runs and data"
 MACHINE = "This machine"
 HELP = """Projection Based Weight Normalization: every table and figure of the paper is one command.
 
-Start with: pbwn demo (a minute). Reproduce one table: pbwn reproduce table-3 --scale smoke, then pbwn report runs.
-In your own training script: pbwn.attach(model, optimizer). See what it would constrain: pbwn inspect MODULE:CALLABLE.
-Compare with and without: pbwn sweep --model MODULE:CALLABLE --data SET --rates 0.1,0.3,1 --seeds 3.
+Start with the first of these; pbwn COMMAND --help explains a command.
+
+pbwn demo                              with and without PBWN, in a minute
+pbwn reproduce table-3 --scale smoke   the runs of a table, in seconds
+pbwn report runs                       what they show
+pbwn inspect MODULE:CALLABLE           what would be constrained in your model
+pbwn sweep --model MODULE:CALLABLE --data SET --epochs 5 --rates 0.1,0.3,1
+
+The last compares normal training with PBWN on your model.
+In your own training script, PBWN is one line: pbwn.attach(model, optimizer)
 """
 EPILOG = (
     "Exit codes: 0 done; 1 something outside the command went wrong; 2 wrong usage; "
@@ -49,12 +56,12 @@ app.command("list", cls=Command, rich_help_panel=PAPER)(list.list_artefacts)
 app.command(cls=Command, rich_help_panel=PAPER)(show.show)
 app.command(cls=Command, rich_help_panel=PAPER)(reproduce.reproduce)
 app.command(cls=Command, rich_help_panel=PAPER)(report.report)
-app.command(cls=Command, rich_help_panel=RUNS)(train.train)
+app.command(cls=Command, rich_help_panel=OWN)(inspect.inspect)
+app.command(cls=Command, rich_help_panel=OWN)(train.train)
+app.command(cls=Command, rich_help_panel=OWN)(sweep.sweep)
 app.command(cls=Command, rich_help_panel=RUNS)(archive.archive)
 app.command(cls=Command, rich_help_panel=RUNS)(migrate.migrate)
 app.add_typer(data.app, name="data", rich_help_panel=RUNS)
-app.command(cls=Command, rich_help_panel=OWN)(inspect.inspect)
-app.command(cls=Command, rich_help_panel=OWN)(sweep.sweep)
 app.command(cls=Command, rich_help_panel=MACHINE)(doctor.doctor)
 app.command(cls=Command, rich_help_panel=MACHINE)(bench.bench)
 

@@ -14,13 +14,13 @@ import re
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from torch import nn
 from torch.optim import Optimizer
 
 from pbwn_repro import methods, models
-from pbwn_repro.errors import UsageError, listed
+from pbwn_repro.errors import UsageError, listed, plain
 from pbwn_repro.importing import is_own
 
 SCHEMA = 2
@@ -34,6 +34,7 @@ OBSERVATION = frozenset({"evaluate_every", "checkpoint_every", "log_every"})
 # A run that has skipped steps says so in its result.
 UNHASHED = OBSERVATION | {"on_nonfinite"}
 
+Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -121,7 +122,7 @@ class Steps(Schedule):
     """
 
     kind: Literal["steps"] = "steps"
-    drops: tuple[PositiveInt, ...]
+    drops: tuple[Count, ...]
     factor: Annotated[float, Field(gt=0, lt=1)]
     momentum: Literal["keep", "reset"] = "reset"
 
@@ -152,7 +153,7 @@ class LinearTail(Schedule):
     """A constant rate for so many steps, then falling linearly to 0 at the end."""
 
     kind: Literal["linear-tail"] = "linear-tail"
-    constant_steps: PositiveInt
+    constant_steps: Count
 
     def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """The rate of a step."""
@@ -191,11 +192,11 @@ class Data(Part):
     test: str = "test"
     normalisation: Literal["unit-range", "mnist-mlp", "cifar", "imagenet"] = "unit-range"
     augmentation: Literal["none", "authors", "he"] = "none"
-    labels: PositiveInt | None = None
-    context: PositiveInt | None = None
+    labels: Count | None = None
+    context: Count | None = None
     sequence: Literal["permuted-pixels", "random-labels"] | None = None
-    examples: PositiveInt | None = None
-    passes: PositiveInt | None = None
+    examples: Count | None = None
+    passes: Count | None = None
 
 
 class RunConfig(Part):
@@ -225,18 +226,18 @@ class RunConfig(Part):
     scope: models.Scope = "paper"
     optimizer: Annotated[SGD | Adam | AdamW, Field(discriminator="kind")] = SGD()
     schedule: Annotated[Constant | Steps | Exponential | LinearTail | Cosine, Field(discriminator="kind")] = Constant()
-    epochs: PositiveInt | None = None
-    steps: PositiveInt | None = None
-    batch_size: PositiveInt = 128
-    accumulation: PositiveInt = 1
-    evaluate_every: PositiveInt | None = None
-    checkpoint_every: PositiveInt | None = None
-    log_every: PositiveInt = 1
+    epochs: Count | None = None
+    steps: Count | None = None
+    batch_size: Count = 128
+    accumulation: Count = 1
+    evaluate_every: Count | None = None
+    checkpoint_every: Count | None = None
+    log_every: Count = 1
     seed: int = 1
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    processes: PositiveInt = 1
+    processes: Count = 1
     shard: bool = False
 
     @field_validator("model")
@@ -253,8 +254,10 @@ class RunConfig(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give the length as epochs or as steps, one of the two")
+        if self.epochs is None and self.steps is None:
+            raise ValueError("no length: add --epochs N or --steps N")
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("--epochs and --steps exclude each other: give one of the two")
         parts = self.accumulation * self.processes
         if self.batch_size % parts:
             raise ValueError(
@@ -358,7 +361,7 @@ _KINDS: dict[str, dict[str, type[Part]]] = {
 
 def _told(problem: ErrorDetails) -> str:
     """The field to change, as a user writes it, and what is wrong with it."""
-    place, what, message = problem["loc"], problem["type"], problem["msg"].removeprefix("Value error, ")
+    place, what, message = problem["loc"], problem["type"], plain(problem["msg"])
     kinds = _KINDS.get(str(place[0]), {}) if place else {}
     if what in ("union_tag_invalid", "union_tag_not_found"):
         kind = str(problem.get("ctx", {}).get("tag", ""))
@@ -367,9 +370,10 @@ def _told(problem: ErrorDetails) -> str:
         known = _fields_beside(place)
         message = "there is no such field" + (f": {listed(str(place[-1]), known)}" if known else "")
     elif what not in ("value_error", "missing"):
-        message += f"; found {problem['input']!r}"
-    field = place[:1] + place[2:] if kinds else place  # pydantic tells the kind too
-    return f"{'.'.join(map(str, field)) or 'configuration'}: {message}"
+        message += f", not {problem['input']!r}"
+    path = place[:1] + place[2:] if kinds else place  # pydantic tells the kind too
+    field = ".".join(map(str, path))
+    return f"{field} {message}" if message.startswith("must ") else f"{field}: {message}" if field else message
 
 
 def _fields_beside(place: tuple[int | str, ...]) -> list[str]:

@@ -25,7 +25,7 @@ from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.runs.environment import processor, version_of
 from pbwn_repro.runs.pools import available_cores
 
-Level = Literal["ok", "warn", "fail"]
+Level = Literal["ok", "info", "warn", "fail"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Finding:
     """One line of the examination.
 
     Args:
-        level: "warn" is worth knowing, "fail" has to be fixed.
+        level: "info" is about what is optional and not here, "warn" is worth knowing, "fail" has to be fixed.
         topic: what was checked.
         detail: what was found.
         remedy: what to do about it; empty where there is nothing to do.
@@ -139,7 +139,7 @@ def _optional(extra: str, purpose: str, belonging: list[Requirement]) -> Finding
     topic, remedy = f"extra {extra}", f"pip install 'pbwn[{extra}]'"
     missing = [name for name, here in found.items() if here is None]
     if missing:
-        return Finding("ok", topic, f"not installed ({purpose}): {', '.join(missing)}", remedy)
+        return Finding("info", topic, f"not installed ({purpose}): {', '.join(missing)}", remedy)
     for requirement in belonging:
         if not requirement.specifier.contains(str(found[requirement.name]), prereleases=True):
             detail = f"{requirement.name} {found[requirement.name]}, but {requirement.specifier} is needed"
@@ -182,12 +182,12 @@ def threads() -> Iterator[Finding]:
 def compiled_projection() -> Iterator[Finding]:
     """Whether the projection is compiled, and on whose threads it runs."""
     lack = missing("numba")
-    if lack is not None:
-        yield Finding(
-            "warn", "projection", f"not compiled: {lack}", "pip install 'pbwn[fast]'; it works without, slower"
-        )
-        return
-    yield Finding("ok", "projection", "compiled, on threads of its own, not numba's")
+    if version_of("numba") is None:
+        yield Finding("ok", "projection", "not compiled; on the CPU, the extra fast makes it faster")
+    elif lack is not None:
+        yield Finding("warn", "projection", f"not compiled: {lack}", "it works without, slower on the CPU")
+    else:
+        yield Finding("ok", "projection", "compiled, on threads of its own, not numba's")
 
 
 def memory() -> Finding:
@@ -240,7 +240,7 @@ def data_sets(cache_dir: Path | None) -> Iterator[Finding]:
             damaged, absent = entry.state == DAMAGED, entry.state == ABSENT
             detail = entry.state if damaged else f"{entry.state}, {entry.origin}"
             remedy = f"pbwn data check {entry.name}" if damaged else f"pbwn data get {entry.name}" if absent else ""
-            yield Finding("fail" if damaged else "ok", f"data {entry.name}", detail, remedy)
+            yield Finding("fail" if damaged else "info" if absent else "ok", f"data {entry.name}", detail, remedy)
 
 
 def _writable(topic: str, folder: Path, remedy: str) -> Finding:

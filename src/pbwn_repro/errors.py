@@ -6,6 +6,7 @@ A message on data names the thing, what was expected, what was found and what to
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,29 @@ def listed(wanted: str, choices: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(wanted, choices, n=1)
     guess = f"did you mean {nearest[0]!r}? Choose" if nearest else "choose"
     return f"{guess} from {', '.join(choices)}"
+
+
+_PLAINER = {
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "Field required": "it is missing",
+}
+
+
+def plain(message: str) -> str:
+    """What pydantic says of a value, in plain words.
+
+    >>> plain("Input should be greater than or equal to 1")
+    'must be at least 1'
+    >>> plain("Input should be a valid integer, unable to parse string as an integer")
+    'must be an integer'
+    """
+    message = message.removeprefix("Value error, ")
+    for words, plainer in _PLAINER.items():
+        message = message.replace(words, plainer)
+    return re.sub(
+        r"\ba valid (\w+)(, .*)?", lambda found: f"{'an' if found[1][0] in 'aeiou' else 'a'} {found[1]}", message
+    )
 
 
 def require_word(argument: str, value: object, words: tuple[str, ...]) -> None:

@@ -47,16 +47,21 @@ def where(error: BaseException) -> str:
 
     The suite and torch are not the user's code; what else is installed is, if there is no other.
     """
+    if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():  # no frame is in what is not parsed
+        return f" at {_from_here(Path(str(error.filename)).resolve())}:{error.lineno}"
     frames = traceback.walk_tb(error.__traceback__)
     lines = [(Path(frame.f_code.co_filename).resolve(), number) for frame, number in frames]
     lines = [(path, number) for path, number in lines if path.is_file() and _SUITE not in path.parents]
     installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")}
     for path, number in reversed(lines):
         if installed.isdisjoint(path.parents):
-            here = Path.cwd()
-            return f" at {path.relative_to(here) if here in path.parents else path}:{number}"
+            return f" at {_from_here(path)}:{number}"
     others = [f" at {path}:{number}" for path, number in lines if "torch" not in path.parts]
     return others[-1] if others else ""
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if Path.cwd() in path.parents else path
 
 
 def import_from(folder: Path | str) -> None:
@@ -76,6 +81,10 @@ def _module(name: str) -> Any:
                 f"there is no module {error.name!r}: install it, or start in the folder that holds it (this is {here})"
             ) from None
         raise UsageError(f"module {name!r} needs {error.name!r}, which is not installed") from error
+    except SyntaxError as error:
+        raise UsageError(
+            f"module {name!r} cannot be imported ({type(error).__name__}: {error.msg}{where(error)}): correct it"
+        ) from error
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise UsageError(

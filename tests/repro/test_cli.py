@@ -20,6 +20,7 @@ from pbwn_repro.cli import EPILOG, app
 from pbwn_repro.commands import names, say
 from pbwn_repro.config import ConfigError
 from pbwn_repro.data import DataError, UnknownSetError
+from pbwn_repro.data.loading import FORMS, NAMES
 from pbwn_repro.data.published import KNOWN_SETS
 from pbwn_repro.data.text import KNOWN_TEXTS
 from pbwn_repro.errors import UsageError
@@ -33,7 +34,7 @@ def pbwn_command(*words, columns="100"):
 
 def test_the_help_groups_the_commands_by_what_they_are_for():
     printed = pbwn_command("--help").output
-    panels = ["The paper's tables and figures", "Single runs and data", "Your own models", "This machine"]
+    panels = ["The paper's tables and figures", "Your own models", "Runs and data", "This machine"]
     places = [printed.index(panel) for panel in panels]
     assert places == sorted(places)
     for command in cli_surface.surface():
@@ -101,15 +102,23 @@ def test_a_mistake_is_a_message_and_a_bug_is_a_traceback(error, code, monkeypatc
         assert (end.value.code, capsys.readouterr().err) == (code, f"pbwn: {error}\n")
 
 
-@pytest.mark.parametrize("words", [("show", "table-9"), ("reproduce", "tabel-3")])
-def test_a_mistyped_name_does_not_wait_for_torch(words):
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (("show", "table-9"), "table-"),
+        (("reproduce", "tabel-3"), "table-"),
+        (("train", "--model", "mlp", "--data", "digit"), "digits"),
+        (("sweep", "--model", "mlp", "--data", "digit"), "digits"),
+    ],
+)
+def test_a_mistyped_name_does_not_wait_for_torch(words, nearest):
     program = (
         f"import sys; sys.argv = ['pbwn', *{words}]; from pbwn_repro import cli\n"
         "try: cli.run()\nfinally: print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (exit_codes.USAGE, "False\n")
-    assert "did you mean 'table-" in done.stderr
+    assert f"did you mean '{nearest}" in done.stderr
 
 
 def test_a_value_that_is_no_choice_is_refused_in_words():
@@ -140,6 +149,8 @@ def test_the_names_that_complete_are_the_names_that_there_are():
     assert methods.names() == names.methods()
     assert models.names() == names.networks()
     assert (*KNOWN_SETS, *KNOWN_TEXTS) == names.sets()
+    for name in (*NAMES, *FORMS, "synthetic-mnist"):
+        names.check_data_set(name)
 
 
 A_METHOD = """

@@ -1,7 +1,10 @@
 """`pbwn demo`: a table and a report at its end, at once when called again, resumed otherwise."""
 
+import re
+
 import pytest
 
+from pbwn_repro import commands
 from pbwn_repro.catalog.demo import NETWORKS
 from pbwn_repro.commands.demo import compare, what_it_says
 
@@ -30,6 +33,15 @@ def test_it_ends_with_tables_a_reading_and_the_path_of_the_report(out, capsys):
     assert "Figure 2a in miniature" in page
     assert "One of the 360 test images is 0.28 points" in page
     assert "<summary>Protocol" in page  # its own, not the paper's
+
+
+def test_the_command_that_it_names_works_from_here(out, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands.shutil, "which", lambda name: None)
+    monkeypatch.setattr(commands.sys, "argv", [str(tmp_path / ".venv" / "bin" / "pbwn"), "demo"])
+    compare(out, "smoke", quiet=True)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The paper's networks and data: .venv/bin/pbwn reproduce figure-2a --scale paper." in said
 
 
 ERRORS = {"normal": 10.0, "pbwn": 8.0, "unit-start": 10.2}
@@ -80,11 +92,13 @@ def test_called_again_it_makes_nothing_anew(out):
     assert (out / "report.html").stat().st_mtime_ns == page
 
 
-def test_what_is_missing_is_made_and_the_report_drawn_anew(out):
+def test_what_is_missing_is_made_and_the_report_drawn_anew(out, capsys):
     before, page = results(out), (out / "report.html").stat().st_mtime_ns
     lost, *kept = before
     lost.unlink()
-    compare(out, "smoke", quiet=True)
+    compare(out, "smoke", quiet=False)
+    told = capsys.readouterr().err
+    assert re.search(r"^(Normal|PBWN|Unit start) with(out)? batch norm, lr 0\.[13], seed 1: done, test", told, re.M)
     after = results(out)
     assert after[lost][0] == before[lost][0]
     assert all(after[path] == before[path] for path in kept)

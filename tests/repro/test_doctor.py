@@ -43,9 +43,9 @@ def test_a_healthy_machine_has_nothing_to_mend(tmp_path):
         "disk",
     ):
         assert f" {topic}" in done.output
-    assert "data cifar10: not downloaded" in done.output
+    assert "info  data cifar10: not downloaded" in done.output
     assert "pbwn data get cifar10" in done.output
-    assert "everything works" in done.output
+    assert "nothing has to be fixed" in done.output
     assert not (tmp_path / "runs").exists()
 
 
@@ -104,7 +104,7 @@ def test_extras_that_are_not_installed_are_named_with_their_purpose_and_do_not_f
     package(tmp_path, "ancient", "")
     needs = ("no-such-package; extra == 'hf'", "ancient>=2; extra == 'fast'", "other; extra == 'unheard-of'")
     found = findings(tmp_path, monkeypatch, *needs)
-    assert found["extra hf"].level == "ok"
+    assert found["extra hf"].level == "info"
     assert found["extra hf"].detail == "not installed (data sets from Hugging Face): no-such-package"
     assert found["extra hf"].remedy == "pip install 'pbwn[hf]'"
     assert found["extra fast"].level == "warn"
@@ -146,10 +146,17 @@ def test_a_busy_machine_is_worth_knowing(monkeypatch):
     assert finding.level == "ok"
 
 
-def test_without_numba_the_projection_works_but_slower(monkeypatch):
-    monkeypatch.setattr(examination, "missing", lambda backend: f"{backend} is not installed")
+def test_a_numba_that_cannot_be_imported_is_worth_knowing(monkeypatch):
+    monkeypatch.setattr(examination, "missing", lambda backend: f"{backend} cannot be imported")
     [finding] = examination.compiled_projection()
-    assert (finding.level, finding.detail) == ("warn", "not compiled: numba is not installed")
+    assert (finding.level, finding.detail) == ("warn", "not compiled: numba cannot be imported")
+
+
+def test_without_numba_the_projection_works_which_is_no_warning(monkeypatch):
+    monkeypatch.setattr(examination, "missing", lambda backend: f"{backend} cannot be imported")
+    monkeypatch.setattr(examination, "version_of", lambda package: None)
+    [finding] = examination.compiled_projection()
+    assert (finding.level, "numba" in finding.detail) == ("ok", False)  # the extra names it
 
 
 def test_an_output_folder_that_is_a_file_fails(tmp_path):

@@ -23,6 +23,7 @@ def raising():
 
 class Holder:
     make = staticmethod(build)
+    needs = staticmethod(lambda width: build(width))
 '''
 
 
@@ -32,7 +33,7 @@ def inspect(tmp_path, monkeypatch):
     (tmp_path / "my_models.py").write_text(MODULE)
     (tmp_path / "my_script.py").write_text("raise SystemExit('usage: my_script FILE')")
     (tmp_path / "my_needs.py").write_text("import no_such_package")
-    (tmp_path / "my_slip.py").write_text("def broken(:")
+    (tmp_path / "my_slip.py").write_text("import os\ndef broken(:")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("unused")  # puts sys.path back afterwards
 
@@ -91,7 +92,10 @@ MISUSES = {
         ["my_script:build"],
         "module 'my_script' cannot be imported (SystemExit: usage: my_script FILE at my_script.py:1)",
     ),
-    "a slip of the pen": (["my_slip:build"], "module 'my_slip' cannot be imported (SyntaxError: "),
+    "a slip of the pen": (
+        ["my_slip:build"],
+        "module 'my_slip' cannot be imported (SyntaxError: invalid syntax at my_slip.py:2): correct it",
+    ),
     "no such name": (["my_models:bild"], "module 'my_models' has no 'bild': did you mean 'build'?"),
     "no model": (["my_models:number"], "my_models:number is of type int: a model, or what returns one, is needed"),
     "another thing returned": (
@@ -100,6 +104,7 @@ MISUSES = {
     ),
     "a call that fails": (["my_models:raising"], "my_models:raising() failed with KeyError: 'the weights'"),
     "a wrong argument": (["my_models:build", "--set", "wide=3"], "my_models:build(wide=3) failed with TypeError"),
+    "an argument that is missing": (["my_models:Holder.needs"], ". Give arguments as --set NAME=VALUE"),
     "an argument for a model": (["my_models:ready", "--set", "width=3"], "is a model already: it takes no --set width"),
     "an argument without value": (["my_models:build", "--set", "width"], "--set 'width': write NAME=VALUE"),
     "axes in words": (
@@ -129,3 +134,6 @@ def test_a_model_of_the_users_own_needs_the_shape_of_its_inputs(inspect):
     assert "0.weight  Embedding" in printed
     assert "sizes such as 8x3x32x32" in inspect("my_models:build", "--inputs", "4,5")
     assert "refuses these inputs" in inspect("my_models:ready", "--inputs", "4x5")
+    assert "for token ids below 96" in inspect("my_models:build", "--invariance")
+    refused = inspect("my_models:build", "--inputs", "4x3")
+    assert refused.endswith("For token ids, write --inputs 4x3:VOCABULARY")

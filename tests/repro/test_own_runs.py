@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import safetensors.torch
 
 from pbwn.monitor import QUANTITIES
+from pbwn_repro import cli
 from pbwn_repro.exit_codes import NON_FINITE, USAGE
 from pbwn_repro.report.sections import collect
 from storm import contents
@@ -152,9 +154,9 @@ def test_a_finished_run_whose_model_has_changed_says_so(here, tmp_path):
 
 def test_a_sweep_of_finished_runs_whose_model_has_changed_says_so_once(here, tmp_path):
     words = ("sweep", "--model", "own_models:build", *SHORT, "--quiet")
-    assert here(*words) == (0, "2 of 2 runs done (runs)\n", "")
+    assert here(*words) == (0, "2 of 2 runs done, in runs\n", "")
     (tmp_path / "own_models.py").write_text(f"{MODULE}\n# another\n")
-    assert here(*words) == (0, f"{CHANGED}\n2 of 2 runs done (runs)\n", "")
+    assert here(*words) == (0, f"{CHANGED}\n2 of 2 runs done (2 from before), in runs\n", "")
 
 
 @pytest.mark.parametrize(
@@ -238,11 +240,11 @@ def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(h
     assert not (tmp_path / "runs").exists()
     small = ("--rates", "0.1,0.3", "--decays", "0,5e-4", "--seeds", "2", "--jobs", "2")
     code, said, told = here(*words, *small)
-    assert (code, said.splitlines()[0]) == (0, "16 of 16 runs done (runs)"), told
+    assert (code, said.splitlines()[0]) == (0, "16 of 16 runs done, in runs"), told
     assert "PBWN lr 0.3 weight_decay 0.0005 seed 2: done" in told
     before = contents(tmp_path / "runs")
     code, said, _ = here(*words, *small, "--quiet")
-    assert (code, said) == (0, "16 of 16 runs done (runs)\n")
+    assert (code, said) == (0, "16 of 16 runs done (16 from before), in runs\n")
     assert contents(tmp_path / "runs") == before
     one = ("--method", "pbwn", "--lr", "0.3", "--weight-decay", "0.0005", "--seed", "2")
     assert here("train", "--model", "own_models:build", *SHORT, *one)[0] == 0  # the same run, which is there
@@ -257,8 +259,31 @@ def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(h
     assert {"dots.svg", "search.svg"} <= drawn
 
 
+def test_the_example_of_the_help_is_a_command_that_runs(here):
+    [example] = [line for line in cli.HELP.splitlines() if line.startswith("pbwn sweep")]
+    words = example.replace("MODULE:CALLABLE", "own_models:build").replace("SET", "digits").split()
+    code, said, told = here(*words[1:], "--dry-run")
+    assert (code, "6 of 6 runs left to do" in said, said.count("not started")) == (0, True, 6), told
+
+
+def test_a_sweep_says_in_a_line_each_what_diverged_and_when_and_once_what_to_do(here):
+    words = ("sweep", "--model", "own_models:build", *SHORT, "--methods", "normal", "--rates", "0.1,1e30")
+    advice = "Lower the learning rate, or skip such steps with --set on_nonfinite=skip (pbwn train, pbwn sweep)."
+    code, said, _ = here(*words, "--seeds", "2")
+    [first, second, *rest] = said.splitlines()
+    assert code == NON_FINITE
+    for line in (first, second):
+        assert re.fullmatch(r"Normal lr 1e\+30 seed [12]: diverged: step \d: .* is not finite", line)
+    assert rest == [advice, "2 of 4 runs done, in runs", "`pbwn report runs` shows them"]
+    code, said, told = here(*words, "--seeds", "1")
+    earlier = "Normal lr 1e+30 seed 1: diverged earlier, not run again (--retry runs it)"
+    assert said.splitlines()[:3] == [earlier, advice, "1 of 2 runs done (1 from before), in runs"]
+    assert "diverged" not in told
+
+
 def test_a_report_of_nothing_but_diverged_runs_names_them(here, tmp_path):
     assert here("train", "--model", "own_models:build", *SHORT, "--lr", "1e30")[0] == NON_FINITE
+    assert here("report", tmp_path)[2] == f"pbwn: {tmp_path} holds no runs: did you mean {tmp_path / 'runs'}?\n"
     code, said, _ = here("report")
     assert (code, said.splitlines()[0]) == (0, "own-own-models-build-digits: 0 runs")
     page = (tmp_path / "runs/report.md").read_text()
@@ -278,7 +303,7 @@ def test_a_text_is_swept_too(here, tmp_path):
     settings = [word for each in small for word in ("--set", each)]
     words = ("--model", "char-gpt", "--data", "text:tale.txt", "--steps", "4", "--batch-size", "4", *settings)
     code, said, _ = here("sweep", *words, "--methods", "pbwn", "--rates", "1e-3,3e-3", "--quiet")
-    assert (code, said) == (0, "2 of 2 runs done (runs)\n")
+    assert (code, said) == (0, "2 of 2 runs done, in runs\n")
     assert here("train", *words, "--method", "pbwn", "--lr", "1e-3", "--quiet")[0] == 0
     code, said, _ = here("report", "runs")
     assert (code, said.splitlines()[0]) == (0, "own-char-gpt-text-tale: 2 runs")
@@ -300,7 +325,7 @@ def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
     [
         (("--rates", "0.1,fast"), "--rates '0.1,fast': write numbers with commas between them"),
         (("--rates", ","), "--rates ',': nothing is listed"),
-        (("--rates", "0.1,-1"), "optimizer.lr: Input should be greater than 0"),
+        (("--rates", "0.1,-1"), "--rates must be greater than 0, not -1.0"),
         (("--methods", "normal,pbnw"), "unknown method 'pbnw'"),
         (("--set", "seed=4"), "--set seed=4: --seeds decides on seed; leave one of the two out"),
         (("--rates", "0.1", "--set", "optimizer.lr=1"), "--set optimizer.lr=1: --rates decides on optimizer.lr"),

@@ -8,7 +8,7 @@ from typing import Any
 from pbwn_repro.catalog.artefact import Axis, Column, Labels, PaperTable, Scale, TrainedArtefact
 from pbwn_repro.catalog.cifar import ERROR
 
-RATES = (1.0, 0.3, 0.1, 0.03)
+RATES = (0.3, 0.1, 0.03, 1.0)  # the order in which they run; tables sort them
 METHODS = ("normal", "pbwn", "unit-start")
 NETWORKS = {"none": "Without normalisation", "batch": "With batch normalisation"}
 
@@ -17,7 +17,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
     return (
         Axis("method", METHODS, "row"),
         Axis("normalisation", tuple(NETWORKS), "column"),
-        Axis("lr", RATES[1:3] if scale == "smoke" else RATES, "searched"),
+        Axis("lr", RATES[:2] if scale == "smoke" else RATES, "searched"),
     )
 
 

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pbwn_repro.commands import announce
 from pbwn_repro.commands.names import completing, networks
 from pbwn_repro.errors import UsageError, listed
 
@@ -38,20 +39,20 @@ def bench(
             metavar="NAME", help="Only this model; may be repeated.", autocompletion=completing(also=networks)
         ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(metavar="NUMBER", min=2, help="Images in a training step.")] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="NUMBER", min=1, help="Training steps of each method.")] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", min=2, help="Images in a training step.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training steps of each method.")] = None,
     seconds: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.01, help="How long each comparison runs.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where bench.json and bench.png go.")] = Path("bench"),
-    quick: Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: a first impression.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Less than a minute: a first impression.")] = False,
 ) -> None:
     """Time the projection against a plain loop, memory bandwidth, other libraries and whole training steps.
 
-    bench.json is written again after each measurement, so that a run that is stopped keeps what it has measured.
+    All of it takes about a quarter of an hour on two cores, --quick less than a minute. bench.json is written again
+    after each measurement, so that a run that is stopped keeps what it has measured.
     """
-    console = Console(highlight=False)
-    console.print("What the projection costs on this machine")
+    announce("Preparing the measurements ...")
     from pbwn_repro.bench.suite import PARTS, QUICK, Extent, is_measured, measure
     from pbwn_repro.bench.timing import machine
 
@@ -68,6 +69,8 @@ def bench(
     if all(passed_over[each] == list(extent.networks) for each in parts):
         raise UsageError(f"nothing to measure: {', '.join(parts)} cannot be timed with {', '.join(extent.networks)}")
     out.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False)
+    console.print("What the projection costs on this machine")
     console.print(", ".join(f"{name} {value}" for name, value in machine().items() if value is not None))
     for each, names in passed_over.items():
         if names:

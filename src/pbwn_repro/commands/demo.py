@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands import say
+from pbwn_repro.commands import program, say
 from pbwn_repro.errors import UsageError
 
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Scale
     from pbwn_repro.report.model import Section
+    from pbwn_repro.runs.jobs import Job
 
     Errors = Mapping[tuple[str, str, float], float]  # by method, network and learning rate: the mean over seeds
 
@@ -50,7 +52,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     from pbwn_repro.runs.view import described, view_for
 
     artefact = find("demo")
-    jobs = plan_jobs(Wanted([artefact], scale), out.resolve(), Sources())
+    jobs = [_titled(job) for job in plan_jobs(Wanted([artefact], scale), out.resolve(), Sources())]
     missing = sum(job.state != "done" for job in jobs)
     made = sweep(jobs, LocalPool(slots(missing)), view_for(console, quiet=quiet))
     code = sweep_code(made)
@@ -72,7 +74,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
         screen.print(f"\n{title}: test error (%) by learning rate", highlight=False)
         screen.print(table)
     for sentence in reading:
-        screen.print(f"\n{sentence}", highlight=False)
+        screen.print(f"\n{sentence.replace('pbwn reproduce', f'{program()} reproduce')}", highlight=False)
     screen.print()
     page = out / "report.html"
     remarks = out / artefact.name / scale / "remarks.md"
@@ -82,6 +84,17 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
         with console.status("drawing the report ..."):
             write(collect(out))
     typer.echo(f"Report: {page}")
+
+
+def _titled(job: Job) -> Job:
+    """The job with a title for people who do not know the names of the catalog's axes."""
+    from pbwn_repro.methods import title
+    from pbwn_repro.runs.jobs import TrainingJob
+
+    assert isinstance(job, TrainingJob)
+    config = job.config
+    network = "with batch norm" if config.model_options["normalisation"] == "batch" else "without batch norm"
+    return replace(job, title=f"{title(config.method)} {network}, lr {config.optimizer.lr:g}, seed {config.seed}")
 
 
 def errors_of(section: Section) -> Errors:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pbwn_repro.commands import CacheDir, announce
 
-STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
@@ -33,7 +33,7 @@ def doctor(
         if finding.remedy:
             console.print(Text(f"        {finding.remedy}", style="dim"))
     console.print(
-        "\neverything works" if not counts["fail"] else f"\n{counts['fail']} of the above must be fixed first",
+        "\nnothing has to be fixed" if not counts["fail"] else f"\n{counts['fail']} of the above must be fixed first",
         f"({counts['warn']} {'warning' if counts['warn'] == 1 else 'warnings'})" if counts["warn"] else "",
     )
     raise typer.Exit(1 if counts["fail"] else 0)

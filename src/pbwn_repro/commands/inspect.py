@@ -63,7 +63,7 @@ def inspect(
         list[str] | None,
         typer.Option(
             metavar="SHAPE",
-            help="Random inputs for --invariance: 8x3x32x32, or 8x128:96 for integers below 96; may be repeated.",
+            help="Random inputs for --invariance: 8x3x32x32, or 8x128:96 for token ids below 96; may be repeated.",
         ),
     ] = None,
 ) -> None:
@@ -110,7 +110,9 @@ def inspect(
         try:
             scales = pbwn.invariance(model, *given, selection=found)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"{target}: {error}") from error
+            shape = next((each for each in inputs or () if ":" not in each), None)
+            ids = f". For token ids, write --inputs {shape}:VOCABULARY" if shape and "Long" in str(error) else ""
+            raise UsageError(f"{target}: {error}{ids}") from error
         typer.echo(f"\n{scales}")
 
 
@@ -128,7 +130,10 @@ def _usual_inputs(network: Network, arguments: Mapping[str, Any]) -> list[str]:
         return [f"4x{sizes['in_channels']}x{sizes['image_size']}x{sizes['image_size']}"]
     if "context" in sizes:
         return [f"2x{sizes['context']}:{sizes['num_classes']}"]
-    raise UsageError(f"{network.name}: say what the model is called with, such as --inputs 8x3x32x32")
+    raise UsageError(
+        f"{network.name}: say what the model is called with, such as --inputs 8x3x32x32 for "
+        "images, or 8x128:96 for token ids below 96"
+    )
 
 
 def _random_input(text: str) -> Tensor:
@@ -138,7 +143,7 @@ def _random_input(text: str) -> Tensor:
     shape, separator, limit = text.partition(":")
     sizes = shape.split("x")
     if not all(size.isdigit() and int(size) for size in sizes) or (separator and not limit.isdigit()):
-        raise UsageError(f"--inputs {text!r}: write sizes such as 8x3x32x32, or 8x128:96 for integers below 96")
+        raise UsageError(f"--inputs {text!r}: write sizes such as 8x3x32x32, or 8x128:96 for token ids below 96")
     generator = torch.Generator().manual_seed(0)
     if separator:
         return torch.randint(0, int(limit), tuple(map(int, sizes)), generator=generator)
@@ -159,7 +164,11 @@ def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
             raise UsageError(f"{network.name} cannot be built: {error}") from error
     found = imported(network.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
     if not isinstance(found, nn.Module):
-        return network.build(**arguments)
+        try:
+            return network.build(**arguments)
+        except UsageError as error:
+            said, hint, _ = str(error).partition(". Arguments are given as ")  # of pbwn train
+            raise UsageError(f"{said}. Give arguments as --set NAME=VALUE" if hint else said) from error
     if arguments:
         raise UsageError(f"{network.name} is a model already: it takes no --set {', '.join(arguments)}")
     return found

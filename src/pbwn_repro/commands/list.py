@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pbwn_repro.commands import CacheDir, Fallback, estimated, folder_with
+from pbwn_repro.commands import CacheDir, Fallback, announce, estimated, folder_with, note
 
 if TYPE_CHECKING:
     from pbwn_repro.planning import Standing
@@ -19,8 +19,7 @@ DAY = 86_400
 
 def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
     """List the paper's tables and figures and our own experiments: runs done, runs needed, and their time here."""
-    console = Console(highlight=False)
-    console.print("Runs done / needed, and the time that all of them take, at each scale\n")
+    announce("Reading runs and estimating times ...")
     import torch
 
     from pbwn_repro.catalog import KNOWN, SCALES
@@ -31,7 +30,10 @@ def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     places = slots(10**9, device=device)
     usual = out or Path("runs")
-    found = overview(lambda name: out or folder_with(name), Speeds(usual, cache_dir, device))
+    speeds = Speeds(usual, cache_dir, device, tell=note)
+    found = overview(lambda name: out or folder_with(name), speeds)
+    console = Console(highlight=False)
+    console.print("Runs done / needed, and the time that all of them take, at each scale\n")
     rows = [("", *SCALES)]
     rows += [(name, *(_cell(each, places) for each in by_scale.values())) for name, by_scale in found.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -40,13 +42,14 @@ def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
     for name, *cells in rows:
         line = "  ".join(text.ljust(width) for text, width in zip((name, *cells), widths, strict=True))
         console.print(Text.assemble(line, *((between, (KNOWN[name].title, "dim")) if name else ())))
-    folders = dict.fromkeys((str(usual), *(str(out or folder_with(name)) for name in found)))
+    kept = dict.fromkeys(str(folder_with(name)) for name in found if not out and folder_with(name) != usual)
+    elsewhere = f"; where there are none, the kept runs in {', '.join(kept)}" if kept else ""
     where = f"{places.count} GPUs" if device == "cuda" else f"{places.count} cores"
     console.print(
-        f"\n'Done' counts the runs in the folder {', or of what has none there, in '.join(folders)}. Times are "
-        f"estimates for {where} of this machine, from the runs in {usual} or else from a short speed test; '-' stands "
-        "for little work. Where this machine would need days, GPU hours are given, for one current GPU "
-        f"({TERAFLOPS:g} TFLOP/s). Runs that entries share are done only once.\n"
+        f"\n'Done' counts the runs in {usual}{elsewhere}. Times are estimates for this machine's {where}, or, if those "
+        f"would need more than a day, for one GPU of {TERAFLOPS:g} TFLOP/s ('GPU h'). They come from the runs in "
+        f"{usual}, or else from a short speed test; '-' is next to nothing. A run that several entries share is done "
+        "only once.\n"
         "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
         markup=False,
     )

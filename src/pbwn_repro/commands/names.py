@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pbwn_repro.errors import UsageError, listed
+from pbwn_repro.errors import UnknownSetError, UsageError, listed
 
 SUITE = Path(__file__).parents[1]
 
@@ -51,6 +51,15 @@ def check_artefact(name: str) -> None:
     known = artefacts()
     if name not in (*known, "demo"):
         raise UsageError(f"unknown table, figure or experiment {name!r}: {listed(name, known)}")
+
+
+def check_data_set(name: str) -> None:
+    """Raise for a name that is neither that of a set nor of the form KIND:PLACE, before imports that take seconds."""
+    known = ("digits", *sets(), "sentences", "imagenet")
+    if name not in known and ":" not in name and not name.startswith("synthetic-"):
+        forms = ("folder:PATH", "hf:NAME_OR_PATH", "text:FILE", "synthetic:NAME")
+        choices = listed(name, (*known, *forms))
+        raise UnknownSetError(f"unknown data set {name!r}: {choices}. `pbwn data list` describes them")
 
 
 def sets() -> tuple[str, ...]:

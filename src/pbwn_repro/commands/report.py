@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from pbwn_repro.errors import UsageError
+
 if TYPE_CHECKING:
     from pbwn_repro.report.model import Section
 
@@ -31,6 +33,8 @@ def report(
         from pbwn_repro.report.sections import collect
 
         collected = collect(runs)
+        if not collected.sections and not collected.left_out and (runs / "runs").is_dir():
+            raise UsageError(f"{runs} holds no runs: did you mean {runs / 'runs'}?")
         files = write_files(collected, out, tell=lambda doing: status.update(f"writing {doing} ..."), pdf=pdf)
     console = Console(highlight=False, soft_wrap=True)
     for section in collected.sections:

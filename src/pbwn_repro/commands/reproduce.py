@@ -23,6 +23,7 @@ from pbwn_repro.commands import (
     SummaryOnly,
     announce,
     estimated,
+    note,
     option,
     say,
 )
@@ -51,7 +52,7 @@ def reproduce(
         option("smoke (default): seconds, no download; short: fewer epochs; paper: the published protocol."),
     ] = "smoke",
     seeds: Annotated[
-        int | None, option("Runs of each setting; the scale's own number if not given.", metavar="NUMBER")
+        int | None, option("Runs of each setting; the scale's own number if not given.", metavar="N")
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -103,6 +104,8 @@ def reproduce(
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
+    if not quiet:
+        speeds.tell = note
     wanted = replace(wanted, best=_best(wanted, out))
     if dry_run:
         show_preview(preview(wanted, out, sources, speeds), places, f"at the scale {scale} in {out}")
@@ -184,16 +187,16 @@ def summarise(result: Sweep, out: Path) -> None:
     from pbwn_repro.runs.view import described
 
     for job, ending in result.having("diverged", "failed", "killed", "busy"):
-        print(f"{job.title}: {described(ending)}")
-        if (job.path / LOG).exists():
-            print(f"    log: {job.path / LOG}")
-    for message in dict.fromkeys(ending.message for _, ending in result.having("there") if ending.message):
-        print(message)
+        log = job.path / LOG
+        where = f" (log: {log})" if ending.kind != "diverged" and log.exists() else ""
+        print(f"{job.title}: {described(ending)}{where}")
+    advice = [ending.message.partition(". ")[2].rpartition(". ")[2] for _, ending in result.having("diverged")]
+    changes = [ending.message for _, ending in result.having("there")]
+    for sentence in filter(None, dict.fromkeys([*advice, *changes])):
+        print(sentence)
     before, now = len(result.having("there")), len(result.having("done"))
     total = len(result.ended) + len(result.waiting)
-    words = f"{before + now} of {total} {'run' if total == 1 else 'runs'} done" + (
-        f", {before} of them before" if before and now else ""
-    )
-    print(f"{words} ({out})")
+    runs = "run" if total == 1 else "runs"
+    print(f"{before + now} of {total} {runs} done{f' ({before} from before)' if before else ''}, in {out}")
     if result.stopping:
         print("stopped on request; run the same command to resume")

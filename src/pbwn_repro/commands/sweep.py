@@ -24,8 +24,10 @@ from pbwn_repro.commands import (
     Retry,
     SummaryOnly,
     announce,
+    note,
     option,
 )
+from pbwn_repro.commands.names import check_data_set
 from pbwn_repro.commands.reproduce import pool_for, show_preview, summarise
 from pbwn_repro.commands.train import warn
 from pbwn_repro.errors import UsageError
@@ -35,18 +37,16 @@ def sweep(
     model: Annotated[str, MODEL],
     data: Data = None,
     methods: Annotated[
-        str, option("Methods, as pbwn train takes them (default normal,pbwn).", metavar="NAME,NAME")
+        str, option("Methods, as pbwn train takes them (default normal,pbwn).", metavar="NAMES")
     ] = "normal,pbwn",
-    rates: Annotated[
-        str | None, option("Learning rates; the recipe's own if not given.", metavar="NUMBER,NUMBER")
+    rates: Annotated[str | None, option("Learning rates; the recipe's own if not given.", metavar="X,X")] = None,
+    decays: Annotated[str | None, option("Weight decays; the recipe's own if not given.", metavar="X,X")] = None,
+    seeds: Annotated[int, option("Runs of each setting (default 1).", metavar="N", least=1)] = 1,
+    epochs: Annotated[
+        int | None, option("Length of each run; your own model needs this or --steps.", metavar="N")
     ] = None,
-    decays: Annotated[
-        str | None, option("Weight decays; the recipe's own if not given.", metavar="NUMBER,NUMBER")
-    ] = None,
-    seeds: Annotated[int, option("Runs of each setting (default 1).", metavar="NUMBER", least=1)] = 1,
-    epochs: Annotated[int | None, option("Length of each run.", metavar="NUMBER")] = None,
-    steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.", metavar="NUMBER")] = None,
-    batch_size: Annotated[int | None, option("Batch size.", metavar="NUMBER")] = None,
+    steps: Annotated[int | None, option("Length of each run in steps, instead of epochs.", metavar="N")] = None,
+    batch_size: Annotated[int | None, option("Batch size.", metavar="N")] = None,
     config: ConfigFile = None,
     set_: Fields = None,
     jobs: Jobs = None,
@@ -64,6 +64,8 @@ def sweep(
     The runs are those of `pbwn train`, in the same folders. Run the same command to resume. `pbwn report`
     then shows the best setting of each method and how strongly each depends on the learning rate.
     """
+    if data is not None:
+        check_data_set(data)
     if not quiet:
         announce("Planning the runs ...")
     from pbwn_repro.exit_codes import sweep_code
@@ -87,6 +89,8 @@ def sweep(
     data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
+    if not quiet:
+        speeds.tell = note
     made, estimate = grid_jobs(grid, out.resolve(), speeds, data_dir=data_dir, cache_dir=cache_dir)
     if dry_run:
         items = [Item(job.title, job.state, estimate.seconds, estimate.bytes, job.path) for job in made]

@@ -6,8 +6,21 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pbwn_repro.commands import MODEL, CacheDir, ConfigFile, Data, DataDir, Fields, Out, announce, option
-from pbwn_repro.commands.names import completing, methods
+from pbwn_repro.commands import (
+    MODEL,
+    PLACES,
+    SETTINGS,
+    CacheDir,
+    ConfigFile,
+    Data,
+    DataDir,
+    Fields,
+    Out,
+    announce,
+    note,
+    option,
+)
+from pbwn_repro.commands.names import check_data_set, completing, methods
 
 
 def train(
@@ -22,64 +35,95 @@ def train(
             completion=completing(also=methods),
         ),
     ] = None,
-    epochs: Annotated[int | None, option("Length of the run.", metavar="NUMBER")] = None,
-    steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.", metavar="NUMBER")] = None,
-    batch_size: Annotated[int | None, option("Batch size of a step, over all processes.", metavar="NUMBER")] = None,
-    accumulation: Annotated[int | None, option("Parts to split a step's batch into.", metavar="NUMBER")] = None,
-    lr: Annotated[float | None, option("Initial learning rate.", metavar="NUMBER")] = None,
-    weight_decay: Annotated[float | None, option("Weight decay.", metavar="NUMBER")] = None,
-    labels: Annotated[int | None, option("Number of labeled examples, for the ladder.", metavar="NUMBER")] = None,
-    seed: Annotated[int | None, option("Seed of everything random (default 1).", metavar="NUMBER")] = None,
+    epochs: Annotated[
+        int | None, option("Length of the run; your own model needs this or --steps.", metavar="N")
+    ] = None,
+    steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.", metavar="N")] = None,
+    batch_size: Annotated[int | None, option("Batch size of a step, over all processes.", metavar="N")] = None,
+    lr: Annotated[float | None, option("Initial learning rate.", metavar="X")] = None,
+    weight_decay: Annotated[float | None, option("Weight decay.", metavar="X")] = None,
+    seed: Annotated[int | None, option("Seed of everything random (default 1).", metavar="N")] = None,
+    accumulation: Annotated[
+        int | None, option("Parts to split a step's batch into.", metavar="N", panel=SETTINGS)
+    ] = None,
+    labels: Annotated[
+        int | None, option("Number of labeled examples, for the ladder.", metavar="N", panel=SETTINGS)
+    ] = None,
     init: Annotated[
         Literal["paper", "authors", "lecun"] | None,
-        option("Initialisation as the paper states, as in the authors' code, or LeCun's."),
+        option("Initialisation: paper (default), authors (as in their code) or lecun.", metavar="NAME", panel=SETTINGS),
     ] = None,
     scope: Annotated[
-        Literal["paper", "authors"] | None, option("Layers that the paper, or the authors' code, constrains.")
+        Literal["paper", "authors"] | None,
+        option("Constrained layers: paper (default) or authors (as in their code).", metavar="NAME", panel=SETTINGS),
     ] = None,
     precision: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None, option("float32 (default), or mixed precision.")
+        Literal["float32", "bfloat16", "float16"] | None,
+        option("float32 (default), or mixed precision: bfloat16, float16.", metavar="DTYPE", panel=SETTINGS),
     ] = None,
-    compile: Annotated[bool | None, option("Compile the model.", "--compile/--no-compile")] = None,
+    compile: Annotated[bool | None, option("Compile the model.", "--compile", panel=SETTINGS)] = None,
     evaluate_every: Annotated[
-        int | None, option("Steps between evaluations; each epoch if not given.", metavar="STEPS")
+        int | None, option("Steps between evaluations; each epoch if not given.", metavar="N", panel=SETTINGS)
     ] = None,
     checkpoint_every: Annotated[
-        int | None, option("Steps between checkpoints; each epoch if not given.", metavar="STEPS")
+        int | None, option("Steps between checkpoints; each epoch if not given.", metavar="N", panel=SETTINGS)
     ] = None,
-    log_every: Annotated[int | None, option("Steps between lines of metrics.", metavar="STEPS")] = None,
+    log_every: Annotated[int | None, option("Steps between lines of metrics.", metavar="N", panel=SETTINGS)] = None,
     on_nonfinite: Annotated[
-        Literal["stop", "skip"] | None, option("What to do about a step with a loss or gradient that is not finite.")
+        Literal["stop", "skip"] | None,
+        option(
+            "If the loss or a gradient is not finite: stop (default) or skip the step.", metavar="WHAT", panel=SETTINGS
+        ),
     ] = None,
-    shard: Annotated[bool | None, option("Shard the weights over processes (FSDP2).", "--shard/--no-shard")] = None,
+    shard: Annotated[
+        bool | None, option("Shard the weights over processes (FSDP2).", "--shard", panel=SETTINGS)
+    ] = None,
     config: ConfigFile = None,
     set_: Fields = None,
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
-    device: Annotated[str, option("cpu, cuda or cuda:1; by default a GPU if there is one.", metavar="DEVICE")] = "auto",
+    device: Annotated[
+        str, option("cpu, cuda or cuda:1; by default a GPU if there is one.", metavar="DEVICE", panel=PLACES)
+    ] = "auto",
     threads: Annotated[
-        int | None, option("Threads; use 1 where several runs share a machine.", metavar="NUMBER", least=1)
+        int | None, option("Threads; use 1 where several runs share a machine.", metavar="N", least=1, panel=PLACES)
     ] = None,
     workers: Annotated[
-        int, option("Processes that decode images of sets that do not fit into memory.", metavar="NUMBER", least=0)
+        int,
+        option(
+            "Processes that decode images of sets that do not fit into memory (default 4).",
+            metavar="N",
+            least=0,
+            panel=PLACES,
+        ),
     ] = 4,
-    tensorboard: Annotated[bool, option("Write event files for TensorBoard into the run's folder.")] = False,
+    tensorboard: Annotated[
+        bool, option("Write event files for TensorBoard into the run's folder.", "--tensorboard", panel=SETTINGS)
+    ] = False,
     monitor: Annotated[
         int | None,
-        option("Record what the projection does, every so many steps, in monitor.jsonl.", metavar="STEPS", least=1),
+        option(
+            "Record what the projection does every so many steps, in monitor.jsonl.",
+            metavar="N",
+            least=1,
+            panel=SETTINGS,
+        ),
     ] = None,
     quiet: Annotated[bool, option("Print only the result.", "--quiet", "-q")] = False,
     dry_run: Annotated[
         bool, option("Show configuration, constrained weights and an estimate; run nothing.", "--dry-run")
     ] = False,
 ) -> None:
-    """Train one model. Run the same command to resume an interrupted run; a finished one is not run again.
+    """Train one model, the paper's or your own.
 
+    Run the same command to resume an interrupted run; a finished one is not run again.
     What is not given comes from the paper's recipe for the model. Several processes:
     torchrun --nproc-per-node 2 -m pbwn_repro train ...
     """
     chosen = {name: value for name, value in locals().items() if name not in _NOT_FIELDS and value is not None}
+    if data is not None:
+        check_data_set(data)
     if not quiet:
         announce("Preparing the run ...")
     from pbwn_repro.runs.resolution import checked, read_wishes, resolve
@@ -104,7 +148,7 @@ def train(
         folder = RunFolder.of(resolved, out)
         folder.refuse_outdated(resolved)
         if dry_run:
-            _show(resolved, dataset, folder, place, Speeds(out, cache_dir, str(place.device)))
+            _show(resolved, dataset, folder, place, Speeds(out, cache_dir, str(place.device), tell=note))
             return
         if place.is_first and not quiet:
             warn(resolved)

@@ -179,11 +179,13 @@ class Speeds:
     """What is known of this machine and of the networks; what was found out is kept in the cache folder.
 
     out: the runs whose times are used.
+    tell: hears of a measurement that takes seconds.
     """
 
     out: Path
     cache_dir: Path | None = None
     device: str = "cpu"
+    tell: Callable[[str], object] = lambda words: None
     _held: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     def effort(self, config: RunConfig, dataset: AnySet | None = None) -> Effort:
@@ -220,8 +222,12 @@ class Speeds:
         """FLOP/s of a core, or of a GPU."""
         name = processor() if device == "cpu" else torch.cuda.get_device_name(device)
         key = f"{kind}, {name}, torch {torch.__version__}"
-        speed: float = self._kept("speeds", key, lambda: _probe(kind, device))
+        speed: float = self._kept("speeds", key, lambda: self._measured(kind, device))
         return speed
+
+    def _measured(self, kind: str, device: str) -> float:
+        self.tell(f"measuring this machine's speed with {kind} layers (once) ...")
+        return _probe(kind, device)
 
     def _kept(self, what: str, key: str, find: Callable[[], Any]) -> Any:
         """What the cache folder holds under a key, found out and put there if it is new."""

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from pbwn_repro.config import OBSERVATION, ConfigError, RunConfig, read_config
 from pbwn_repro.errors import UsageError
 
-State = Literal["done", "diverged", "started", "empty"]
+State = Literal["done", "diverged", "started", "not started"]
 
 
 class RunFolder:
@@ -52,7 +52,7 @@ class RunFolder:
         """What is on the disk: a result, the note that there is none, a configuration, or nothing."""
         if self.result.exists():
             return "done"
-        return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "empty"
+        return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "not started"
 
     def read_fields(self) -> dict[str, Any]:
         """What config.json holds, of whatever version, and also that of a measurement."""

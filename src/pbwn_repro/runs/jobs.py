@@ -187,10 +187,12 @@ class Ending:
 
     kind: "there" was done before; "diverged" has no result and would have none again; "failed" left its traceback in
         the log; "killed" died without a word; "busy" is in the works elsewhere; "stopped" was asked to, and has saved.
+    earlier: whether it ended so before this sweep, and was not run again.
     """
 
     kind: Literal["there", "done", "diverged", "failed", "killed", "busy", "stopped"]
     message: str = ""
+    earlier: bool = False
 
 
 LOG = "log.txt"

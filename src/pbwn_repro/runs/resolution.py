@@ -16,7 +16,9 @@ from pbwn_repro.data.download import Quiet
 from pbwn_repro.data.loading import PLACES, absolute, find_source, usual_preparation
 from pbwn_repro.data.text import KNOWN_TEXTS
 from pbwn_repro.errors import UsageError
+from pbwn_repro.importing import imported, is_own
 from pbwn_repro.models import recipe
+from pbwn_repro.models.family import OWN_EXAMPLE
 from pbwn_repro.tasks import AnySet
 
 USUAL_CONTEXT = 128  # of texts, for models that have no recipe
@@ -86,7 +88,10 @@ def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     if "model" not in wishes:
         raise ConfigError("no model given: pass --model, such as --model resnet-20")
-    fields = copy.deepcopy(recipe(_name("model", wishes["model"])))
+    model = _name("model", wishes["model"])
+    fields = copy.deepcopy(recipe(model))
+    if is_own(model):  # a misspelt name is told before anything else
+        imported(model, kind="model", example=OWN_EXAMPLE)
     if not fields["data"]["name"] and "data" not in wishes:
         raise ConfigError(
             f"no data set given, and {wishes['model']} has no recipe that names one: pass --data, such as cifar10"

@@ -94,7 +94,7 @@ def sweep(jobs: Sequence[Job], pool: Pool, view: View | None = None, *, retry: b
 def _sort_in(job: Job, state: Sweep, retry: bool) -> None:
     found = job.state
     if found == "done":
-        state.ended.append((job, Ending("there", job.changed)))
+        state.ended.append((job, Ending("there", job.changed, earlier=True)))
     elif found == "diverged" and not retry:
         state.ended.append((job, _divergence(RunFolder(job.path).diverged)))
     else:
@@ -103,6 +103,6 @@ def _sort_in(job: Job, state: Sweep, retry: bool) -> None:
 
 def _divergence(note: Path) -> Ending:
     try:
-        return Ending("diverged", str(json.loads(note.read_text())["message"]))
+        return Ending("diverged", str(json.loads(note.read_text())["message"]), earlier=True)
     except (ValueError, TypeError, LookupError):
         return Ending("failed", f"{note} is damaged: remove it to run it again")

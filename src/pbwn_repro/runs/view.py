@@ -81,7 +81,7 @@ class LinesView(View):
     def show(self, sweep: Sweep) -> None:
         """Print what is new."""
         for job, ending in sweep.ended:
-            if ending.kind != "there":
+            if not ending.earlier:
                 value = final_value(job.path) if ending.kind == "done" else None
                 self._once(job.title, _WORDS[ending.kind] + (f", {value[0]} {value[1]}" if value else ""))
         for job in sweep.running:
@@ -126,7 +126,7 @@ def drawing(sweep: Sweep, pace: Pace, room: int) -> Group:
     progress = {job.path: read_progress(job.path) for job in sweep.running}
     table = Table("run", "", "left", "test", "", box=None, pad_edge=False, header_style="dim")
     table.columns[2].justify = table.columns[3].justify = "right"
-    new = [(job, ending) for job, ending in sweep.ended if ending.kind != "there"]
+    new = [(job, ending) for job, ending in sweep.ended if not ending.earlier]
     for job, ending in new[-RECENT:]:
         bar, (_, value) = ProgressBar(1, 1.0, width=12), final_value(job.path) or ("", "")
         table.add_row(Text(job.title), bar, "", value, Text(_WORDS[ending.kind]), style="dim")
@@ -162,8 +162,13 @@ def final_value(path: Path) -> tuple[str, str] | None:
 
 
 def described(ending: Ending) -> str:
-    """How a job ended, in words."""
-    return _WORDS[ending.kind] + (f": {ending.message}" if ending.message else "")
+    """How a job ended, in a line; what to do about a divergence is left out."""
+    if ending.kind == "diverged":
+        if ending.earlier:
+            return "diverged earlier, not run again (--retry runs it)"
+        return f"diverged: {ending.message.partition('. ')[0]}"
+    first, *more = ending.message.splitlines() or [""]
+    return _WORDS[ending.kind] + (f": {first}" if first else "") + (" ..." if more else "")
 
 
 def _running(found: Progress | None) -> tuple[ProgressBar, str, str, str]:

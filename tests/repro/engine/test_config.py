@@ -16,16 +16,16 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
     ("change", "words"),
     [
         ({"learning_rate": 0.1}, "learning_rate: there is no such field: choose from accumulation"),
-        ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.lr: Input should be greater than 0; found -0.1"),
+        ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.lr must be greater than 0, not -0.1"),
         ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.rate: there is no such field: choose"),
         ({"optimizer": {"kind": "sgd", "momentun": 0.9}}, r"optimizer\.momentun: .* did you mean 'momentum'\?"),
         ({"bacth_size": 5}, r"bacth_size: there is no such field: did you mean 'batch_size'\?"),
         ({"optimizer": {"kind": "rmsprop"}}, r"optimizer\.kind: there is no 'rmsprop': choose from sgd, adam, adamw"),
         ({"optimizer": {"lr": 0.1}}, r"optimizer\.kind: it is missing: choose from sgd, adam, adamw"),
-        ({"epochs": 0}, "epochs: Input should be greater than 0; found 0"),
-        ({"epochs": 1.5}, "epochs: .*found 1.5"),
-        ({"steps": 5}, "give the length as epochs or as steps"),
-        ({"epochs": None}, "give the length as epochs or as steps"),
+        ({"epochs": 0}, "epochs must be at least 1, not 0"),
+        ({"epochs": 1.5}, "epochs must be an integer, not 1.5"),
+        ({"steps": 5}, "--epochs and --steps exclude each other"),
+        ({"epochs": None}, "no length: add --epochs N or --steps N"),
         (
             {"batch_size": 100, "accumulation": 3},
             r"batch_size 100 cannot be divided into 3 equal parts \(accumulation 3, processes 1\)",
@@ -41,8 +41,8 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
         ({"data": {"name": "text-a", "digest": "0", "context": 8}}, "mlp learns from images: data.context is for text"),
         ({"shard": True}, "start several with torchrun"),
         ({"shard": True, "processes": 2, "method": "wn"}, "weights that wn recomputes in each pass"),
-        ({"precision": "float8"}, "precision: .*'float32', 'bfloat16' or 'float16'; found 'float8'"),
-        ({"seed": "one"}, "seed: .*found 'one'"),
+        ({"precision": "float8"}, "precision must be 'float32', 'bfloat16' or 'float16', not 'float8'"),
+        ({"seed": "one"}, "seed must be an integer, not 'one'"),
     ],
 )
 def test_a_configuration_that_cannot_be_run_names_the_field_and_what_was_found(change, words):
@@ -52,7 +52,7 @@ def test_a_configuration_that_cannot_be_run_names_the_field_and_what_was_found(c
 
 
 def test_every_problem_is_told_at_once():
-    with pytest.raises(ConfigError, match=r"method: .*batch_size: |batch_size: .*method: "):
+    with pytest.raises(ConfigError, match=r"method: .*batch_size must |batch_size must .*method: "):
         read_config({**FIELDS, "method": "x", "batch_size": 0})
 
 

@@ -68,10 +68,12 @@ def test_runs_that_were_made_tell_the_speed(tmp_path):
 
 def test_what_was_found_out_is_kept(tmp_path):
     config = digits_job(tmp_path).config
-    first = Speeds(tmp_path, tmp_path / "cache").estimate(config)
+    told = []
+    first = Speeds(tmp_path, tmp_path / "cache", tell=told.append).estimate(config)
     kept = sorted(path.name for path in (tmp_path / "cache" / "estimates").iterdir())
     assert [name.partition("-")[0] for name in kept] == ["costs", "speeds"]
-    assert Speeds(tmp_path, tmp_path / "cache").estimate(config) == first
+    assert Speeds(tmp_path, tmp_path / "cache", tell=told.append).estimate(config) == first
+    assert told == ["measuring this machine's speed with linear layers (once) ..."]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pbwn_repro.metrics import TEST_ERROR
 from pbwn_repro.runs import view
 from pbwn_repro.runs.jobs import DiskReporter, Ending, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, View
-from pbwn_repro.runs.view import LinesView, LiveView, Pace, drawing, view_for
+from pbwn_repro.runs.view import LinesView, LiveView, Pace, described, drawing, view_for
 
 
 @pytest.fixture
@@ -57,6 +57,13 @@ def test_lines_say_each_thing_once(sweep, capsys):
     printed = capsys.readouterr().out.splitlines()
     expected = ["job 0: done", "job 1: failed", "job 2: started", "job 3: started"]
     assert printed == expected
+
+
+def test_an_ending_is_told_in_one_line():
+    assert described(Ending("failed", "RuntimeError: no\nmore of it")) == "failed: RuntimeError: no ..."
+    assert described(Ending("busy", "in use")) == "busy elsewhere: in use"
+    told = "step 2: the loss is nan. Nothing is saved. Lower the rate."
+    assert described(Ending("diverged", told)) == "diverged: step 2: the loss is nan"
 
 
 def test_what_was_done_before_a_run_went_on_is_not_counted_as_this_sweep_s_pace(tmp_path, monkeypatch):
