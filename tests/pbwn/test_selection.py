@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pbwn
 from counting import Counting
 from pbwn.layout import sharing
-from pbwn.selection.names import matches
+from pbwn.selection.names import matches, suggestion
 from pbwn.selection.table import folded
 from pbwn.selection.zeros import _are_zero
 
@@ -522,6 +522,29 @@ def test_also_adds_and_only_restricts():
 def test_names_that_contradict_each_other_or_choose_nothing_are_refused(wishes, words):
     with pytest.raises(ValueError, match=words):
         pbwn.select(Everything(), **wishes)
+
+
+BLOCKS = [f"blocks.{index}.{layer}.weight" for index in range(12) for layer in ("attn", "fc")]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("blok*", "did you mean 'blocks'?"),  # not what it holds too
+        ("blocks.3.atn", "did you mean 'blocks.3.attn'"),
+        ("haed", "did you mean 'head'?"),
+        ("encoder", "there is 'embed', 'blocks', 'head', 'embed.weight', "),  # from the outside in
+    ],
+)
+def test_a_misspelt_pattern_is_answered_with_the_nearest_names(given, told):
+    assert suggestion(given, ["embed.weight", *BLOCKS, "head.weight"]).startswith(told)
+
+
+def test_a_misspelt_pattern_for_a_radius_is_answered_with_the_nearest_name():
+    model = nn.ModuleDict({"blocks": nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), "head": nn.Linear(4, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"matches no constrained weight: did you mean 'blocks'\?"):
+        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius={"blok*": 2.0}))
 
 
 class MixtureOfExperts(nn.Module):

@@ -222,8 +222,7 @@ class _Selector:
         known = [named.name for tied in self.parameters for named in tied]
         for _, pattern, written in self._patterns():
             if not any(matches(pattern, name) for name in known):
-                modules = sorted({name.rpartition(".")[0] for name in known} - {""})
-                raise ValueError(f"{written} matches nothing: {suggestion(pattern, modules + known)}")
+                raise ValueError(f"{written} matches nothing: {suggestion(pattern, known)}")
 
     def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
         for argument, pattern, written in self._patterns():
