@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -16,8 +16,17 @@ from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, by_object, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
-from pbwn.selection.rules import NOT_HELD, OUTPUT_LAYER, Reason, axes_or_reason, default_axes, unsupported
-from pbwn.selection.table import folded, plural, shape_text
+from pbwn.selection.rules import (
+    EMBEDDING,
+    NOT_HELD,
+    OUTPUT_LAYER,
+    TIED_EMBEDDING,
+    Reason,
+    axes_or_reason,
+    default_axes,
+    unsupported,
+)
+from pbwn.selection.table import folded, plural, shape_text, tied_names
 from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
 from pbwn.selection.zeros import without_zeros
 from pbwn.warning import warn
@@ -66,7 +75,7 @@ def select(
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(select(model))
-    1 weight constrained (8 neurons, 32 elements, 55 % of the model's parameters)
+    1 weight constrained (8 neurons, 32 elements, 55 % of the parameters)
     3 parameters left alone (26 elements, 45 %)
     output layer: '2' (the last Linear or convolution)
     <BLANKLINE>
@@ -75,10 +84,12 @@ def select(
     0.weight     Linear  8x4          8       4  (0,)
     <BLANKLINE>
     left alone  layer   shape  reason
-    ----------  ------  -----  --------------------------------------------------
+    ----------  ------  -----  ------------
     0.bias      Linear  8      bias
-    2.weight    Linear  2x8    output layer (output_layer=None constrains it too)
+    2.weight    Linear  2x8    output layer
     2.bias      Linear  2      bias
+    <BLANKLINE>
+    note: output_layer=None constrains the output layer too
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
@@ -147,6 +158,7 @@ class _Selector:
         self._refuse_shared_memory(verdicts)
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
+        requested: list[str] = []  # weights of the output layer that are constrained all the same
         for tied, verdict in verdicts:
             first, shape = tied[0], tuple(tied[0].parameter.shape)
             if isinstance(verdict, Reason):
@@ -161,7 +173,12 @@ class _Selector:
                     name, module, attribute, _ = same[0]
                     others = tuple(named.name for named in same[1:])
                     constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
-        selection = Selection(tuple(constrained), tuple(left_alone), self.output_layer.description, self.choice)
+                    if any(named.module in self.output_layer.modules for named in same):
+                        requested.append(tied_names(name, others))
+        output_layer = self.output_layer.description
+        if requested:
+            output_layer += f", constrained on request: {', '.join(folded(requested))}"
+        selection = Selection(tuple(constrained), tuple(left_alone), output_layer, self.choice)
         return without_zeros(selection, exchange=False)
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
@@ -256,9 +273,11 @@ class _Selector:
 def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
     """One verdict for a weight that several modules share; what is not trained says nothing where another is."""
     verdicts = [each for each in verdicts if isinstance(each[1], Axes) or not each[1].untrained] or verdicts
+    if {EMBEDDING, OUTPUT_LAYER} <= {verdict for _, verdict in verdicts}:
+        return TIED_EMBEDDING
     for index, (named, verdict) in enumerate(verdicts):
         if isinstance(verdict, Reason):
-            return verdict if index == 0 else Reason(f"tied to {named.name}: {verdict}", verdict.unknown)
+            return verdict if index == 0 else replace(verdict, text=f"tied to {named.name}: {verdict}")
     found = {verdict for _, verdict in verdicts}
     if len(found) > 1:
         listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)
