@@ -362,7 +362,7 @@ def test_selecting_nothing_is_an_error_that_shows_why():
 def test_an_optimizer_of_another_model_is_told_as_the_reason_that_nothing_is_constrained():
     model, _ = make()
     _, other = make()
-    with pytest.raises(ValueError, match="^nothing to constrain: the optimizer holds none of this model's parameters"):
+    with pytest.raises(ValueError, match=r"^nothing to constrain: the optimizer holds none of this model's parameters"):
         pbwn.attach(model, other)
 
 
