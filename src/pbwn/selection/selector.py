@@ -158,7 +158,6 @@ class _Selector:
         self._refuse_shared_memory(verdicts)
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
-        requested: list[str] = []  # weights of the output layer that are constrained all the same
         for tied, verdict in verdicts:
             first, shape = tied[0], tuple(tied[0].parameter.shape)
             if isinstance(verdict, Reason):
@@ -173,13 +172,15 @@ class _Selector:
                     name, module, attribute, _ = same[0]
                     others = tuple(named.name for named in same[1:])
                     constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
-                    if any(named.module in self.output_layer.modules for named in same):
-                        requested.append(tied_names(name, others))
-        output_layer = self.output_layer.description
-        if requested:
-            output_layer += f", constrained on request: {', '.join(folded(requested))}"
+        output_layer = self._output_layer_found(constrained)
         selection = Selection(tuple(constrained), tuple(left_alone), output_layer, self.choice)
         return without_zeros(selection, exchange=False)
+
+    def _output_layer_found(self, constrained: Iterable[ConstrainedWeight]) -> str:
+        """How the output layer was found, and which of its weights are constrained all the same."""
+        heads = {named.name for tied in self.parameters for named in tied if named.module in self.output_layer.modules}
+        found = folded(tied_names(one.name, one.others) for one in constrained if heads & {one.name, *one.others})
+        return self.output_layer.description + (f", constrained on request: {', '.join(found)}" if found else "")
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
         """What becomes of a parameter under all of its names: what is left alone under one of them is left alone."""
@@ -237,12 +238,12 @@ class _Selector:
 
     def _refuse_patterns_without_match(self) -> None:
         known = [named.name for tied in self.parameters for named in tied]
-        for _, pattern, written in self._patterns():
+        for _, pattern, written in self._given_patterns():
             if not any(matches(pattern, name) for name in known):
                 raise ValueError(f"{written} matches nothing: {suggestion(pattern, known)}")
 
     def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
-        for argument, pattern, written in self._patterns():
+        for argument, pattern, written in self._given_patterns():
             matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
             has_effect = any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched)
             if argument != "skip" and not has_effect:
@@ -250,7 +251,7 @@ class _Selector:
                 more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
                 raise ValueError(f"{written} matches nothing that can be constrained ({listed}{more})")
 
-    def _patterns(self) -> list[tuple[str, str, str]]:
+    def _given_patterns(self) -> list[tuple[str, str, str]]:
         """Each pattern, with its argument before it and, after it, how the user has written it."""
         lists = {"only": self.choice.only, "also": self.choice.also, "skip": self.choice.skip}
         found = [(name, pattern, f"{name}={pattern!r}") for name, patterns in lists.items() for pattern in patterns]
