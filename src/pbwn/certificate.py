@@ -130,15 +130,14 @@ class Certificate:
         return tuple(found)
 
     def __str__(self) -> str:
-        verdict = "ok" if self.ok else "NOT ok"
         when = ", between projections" if self.between_projections else ""
         weights = plural(len(self.weights), "weight")
-        summary = (
-            f"{verdict}: largest deviation {self.largest_deviation:.1e} over {weights}, "
+        measured = (
+            f"largest deviation {self.largest_deviation:.1e} over {weights}, "
             f"{_count(self.dead)} dead and {_count(self.nonfinite)} broken rows{when}"
         )
-        problems = (f"- {problem}" for problem in self.problems)
-        return "\n".join([summary, *problems, *(f"- note: {note}" for note in self.notes)])
+        verdict = "ok" if self.ok else "NOT ok"
+        return f"{verdict}: " + "\n- ".join([*self.problems, measured, *(f"note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
         return f"<Certificate: {str(self).partition(chr(10))[0]}>"

@@ -26,7 +26,7 @@ from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
-from pbwn.selection.table import Table, fold, plural, shape_text
+from pbwn.selection.table import Table, fold, plural, shape_text, tied_names, wrapped
 from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, see_order, tensors_in, undone
 
 Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
@@ -108,21 +108,23 @@ class Invariance:
 
     def text(self, max_rows: int | None = None) -> str:
         """The table, with this many rows at most, and what it means."""
-        return "\n\n".join(part for part in (self._table().text(max_rows), "\n".join(self._notes())) if part)
+        notes = "\n".join(map(wrapped, self._notes()))
+        return "\n\n".join(part for part in (self._table().text(max_rows), notes) if part)
 
     def _repr_html_(self) -> str:
         return self._table().html() + "".join(f"<p>{escape(note)}</p>" for note in self._notes())
 
     def _table(self) -> Table:
-        rows = [_row(weight) for weight in self.weights]
-        folded = fold(rows, name=lambda row: row[0], same=lambda row: row[1:])
-        header = ["weight", "layer", "shape", "its scale", "constrained", "a projection", "PBWN-Riem", "weight decay"]
-        return Table(header, [(name, *members[0][1:]) for name, members in folded])
+        rows = fold([_row(weight) for weight in self.weights], name=lambda row: row[0], same=lambda row: row[1:])
+        header = ["weight", "shape", "its scale", "the projection"]
+        return Table(header, [(name, *row[1:]) for name, [row, *_] in rows])
 
     def _notes(self) -> list[str]:
         constrained = [weight for weight in self.weights if weight.constrained]
         changed = sum(not weight.projection_is_free and weight.scale != "no effect" for weight in constrained)
         notes = []
+        if any(weight.scale == "each neuron free" for weight in self.weights):
+            notes.append('note: "each neuron free": PBWN-Riem equals PBWN, and weight decay only sets the rate')
         if changed:
             notes.append(
                 f"note: the initial projection changes what the model computes in {plural(changed, 'weight')}: for a "
@@ -140,18 +142,13 @@ class Invariance:
 
 def _row(weight: WeightScale) -> tuple[str, ...]:
     """What follows from the scale, in words."""
-    name = weight.name if not weight.others else f"{weight.name} (tied: {', '.join(weight.others)})"
-    if weight.scale == "no effect":
-        consequences = ("?", "?", "?")
+    if not weight.constrained:
+        consequence = "not constrained"
+    elif weight.scale == "no effect":
+        consequence = "?"
     else:
-        free = weight.projection_is_free
-        consequences = (
-            "changes nothing" if free else "changes the function",
-            "equals PBWN" if free else "differs",
-            "sets the rate" if weight.decay_sets_the_rate else "acts",
-        )
-    shape, constrained = shape_text(weight.shape), "yes" if weight.constrained else "no"
-    return (name, weight.layer, shape, weight.scale, constrained, *consequences)
+        consequence = "changes nothing" if weight.projection_is_free else "changes the function"
+    return tied_names(weight.name, weight.others), shape_text(weight.shape), weight.scale, consequence
 
 
 def invariance(
@@ -182,16 +179,19 @@ def invariance(
             tensors in it but cached keys and values if not given.
         progress: show a line of progress on stderr; None where that is a terminal.
 
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    >>> first = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+    >>> model = nn.Sequential(*first, nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
     >>> print(invariance(model, torch.randn(16, 4)))
-    weight    layer   shape  its scale         constrained  a projection          PBWN-Riem    weight decay
-    --------  ------  -----  ----------------  -----------  --------------------  -----------  -------------
-    0.weight  Linear  8x4    each neuron free  yes          changes nothing       equals PBWN  sets the rate
-    3.weight  Linear  6x8    passes on         yes          changes the function  differs      acts
-    5.weight  Linear  2x6    has meaning       no           changes the function  differs      acts
+    weight    shape  its scale         the projection
+    --------  -----  ----------------  --------------------
+    0.weight  8x4    each neuron free  changes nothing
+    3.weight  6x8    passes on         changes the function
+    5.weight  2x6    has meaning       not constrained
     <BLANKLINE>
-    note: the initial projection changes what the model computes in 1 weight: for a pretrained model use UnitNorm(radius="initial"), which keeps the norms
-    """  # noqa: E501
+    note: "each neuron free": PBWN-Riem equals PBWN, and weight decay only sets the rate
+    note: the initial projection changes what the model computes in 1 weight: for a
+      pretrained model use UnitNorm(radius="initial"), which keeps the norms
+    """
     _refuse(model)
     inner = unwrap(model)
     run = _Passes(inner, inputs, output)

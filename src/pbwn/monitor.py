@@ -20,7 +20,7 @@ from pbwn.axes import Axes
 from pbwn.constraint import Constraint
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
-from pbwn.selection.table import Table
+from pbwn.selection.table import Table, fold, wrapped
 from pbwn.selection.trace import undone
 
 QUANTITIES = {
@@ -29,8 +29,21 @@ QUANTITIES = {
     "gradient_share": "share of the gradient along w",
     "update_share": "share of the update along w",
     "angle": "angle turned (rad)",
-    "effective_rate": "effective learning rate lr / |w|²",
+    "effective_rate": "effective rate of SGD, lr / |w|²",
 }
+# In the table: how each is titled and written.
+_COLUMNS = {
+    "norm": ("norm", ".3f"),
+    "drift": ("drift", ".1e"),
+    "gradient_share": ("gradient", ".3f"),
+    "update_share": ("update", ".3f"),
+    "angle": ("angle", ".1e"),
+    "effective_rate": ("lr/|w|²", ".1e"),
+}
+_LEGEND = (
+    "gradient, update: their share along w, 0 is tangent to the sphere. angle: radians turned, the measure for every "
+    "optimizer; lr/|w|² is the effective rate of SGD. Weights shown as one: medians, and the largest drift."
+)
 
 
 class Monitor:
@@ -44,7 +57,8 @@ class Monitor:
             - `gradient_share`, the norm of the parts `(w·g) w / |w|²` of the gradient over its own norm, and
               `update_share`, the same for the optimizer's update: 0 is tangent to the spheres, 1 along the weights;
             - `angle`, by which the whole step, projection included, has turned the neurons on average, in radians;
-            - `effective_rate`, the mean of `lr / |w|²`, with the norms before the step.
+            - `effective_rate`, the mean of `lr / |w|²`, with the norms before the step: the effective learning rate of
+              SGD. With Adam or `step="angle"` it says little; `angle` measures the same for every optimizer.
 
             A quantity that is not defined, such as the share of a gradient that is zero, or the angle of weights
             that are not finite, is NaN.
@@ -82,6 +96,7 @@ class Monitor:
         self._writer: Any = writer
         self._on_record: Callable[[list[dict[str, Any]]], None] | None = on_record
         self._stop: Callable[[], Callable[[], None] | None] = stop
+        self._kinds: dict[str, object] = {}  # what weights that are shown as one have in common
 
     def stop(self) -> None:
         """Stop recording. The records stay."""
@@ -94,13 +109,26 @@ class Monitor:
         return list({record["weight"]: record for record in self.records}.values())
 
     def table(self) -> str:
-        """The latest record of each weight, as a table."""
+        """The latest record of each weight, as a table; weights of repeated blocks as one, with their medians."""
+        if not self.records:
+            return self._nothing
+        latest = self.latest()
+        weights = fold(latest, name=lambda each: str(each["weight"]), same=lambda each: self._kinds[each["weight"]])
         rows = [
-            (record["weight"], record["step"], *(f"{record[name]:.3g}" for name in QUANTITIES))
-            for record in self.latest()
+            (name, *(format(_typical(quantity, records), form) for quantity, (_, form) in _COLUMNS.items()))
+            for name, records in weights
         ]
-        columns = ["step", *(name.replace("_", " ") for name in QUANTITIES)]
-        return Table(["weight", *columns], rows, right=columns).text()
+        titles = [title for title, _ in _COLUMNS.values()]
+        table = Table(["weight", *titles], rows, right=titles).text()
+        steps = [record["step"] for record in latest]
+        when = f"step {max(steps)}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
+        return f"{when}\n\n{table}\n\n{wrapped(_LEGEND)}"
+
+    @property
+    def _nothing(self) -> str:
+        """What there is to say before the first record."""
+        first, second = self.every, 2 * self.every
+        return f"no step recorded yet: recorded are steps {first}, {second}, ...; monitor(every=1) records each"
 
     def plot(self) -> Any:
         """A matplotlib figure: a panel for each quantity, a line for each weight, over the steps."""
@@ -110,6 +138,8 @@ class Monitor:
             raise ModuleNotFoundError(
                 "a plot needs matplotlib: pip install matplotlib, or use .records or .table()", name=error.name
             ) from error
+        if not self.records and not self.losses:
+            raise RuntimeError(self._nothing)
         names = list(dict.fromkeys(record["weight"] for record in self.records))
         figure = Figure(figsize=(10, 9 if self.losses else 6), layout="constrained")
         grid = figure.subplots(3 if self.losses else 2, 3, squeeze=False)
@@ -184,6 +214,7 @@ class Monitor:
         device, dtype = quantities[0].device, quantities[0].dtype
         values = torch.stack([one.to(device, dtype) for one in (*quantities, *known)]).tolist()
         found = []
+        self._kinds |= {weight.name: (weight.layer, weight.shape) for weight in watched.weights}
         for index, weight in enumerate(watched.weights):
             mine = values[index * len(QUANTITIES) : (index + 1) * len(QUANTITIES)]
             record = dict(zip(QUANTITIES, mine, strict=True))
@@ -287,6 +318,12 @@ class Watched:
         if index not in self._starts:
             self._starts[index] = _row_norms(start, self.weights[index].axes)
         return self._starts[index]
+
+
+def _typical(quantity: str, records: Iterable[Mapping[str, float]]) -> float:
+    """One number for several weights: the largest drift, and of what else is defined the median."""
+    values = torch.tensor([record[quantity] for record in records], dtype=torch.float64)
+    return float(values.max() if quantity == "drift" else values.nanmedian())
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,8 @@ from pbwn.paths.batch import Backend, Batch
 from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, schedules
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
 from pbwn.selection.names import named_parameters
-from pbwn.selection.table import plural
+from pbwn.selection.rules import OUTPUT_LAYER
+from pbwn.selection.table import plural, wrapped
 from pbwn.warning import warn
 
 _UNIT = UnitNorm()
@@ -125,7 +126,8 @@ def attach(
         strict=strict,
     )
     if not selection.constrained:
-        raise ValueError(f"nothing to constrain: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
+        cause = _cause_of_nothing(model, selection, held_by(optimizers))
+        raise ValueError(f"nothing to constrain: {cause}.\n\n{selection.text(max_rows=20)}")
     _refuse_attached(selection.constrained)
     paths.paths(selection.constrained, backend)  # an error now rather than in the first step
     attached = NormProjection(
@@ -186,7 +188,8 @@ def project_(
         zero_too=isinstance(constraint, MaxNorm),
     )
     if not selection.constrained:
-        raise ValueError(f"nothing to project: every parameter is left alone.\n\n{selection.text(max_rows=20)}")
+        cause = _cause_of_nothing(model, selection)
+        raise ValueError(f"nothing to project: {cause}.\n\n{selection.text(max_rows=20)}")
     paths.refuse_mismatches(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
@@ -470,7 +473,7 @@ class NormProjection:
         used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
         table = None if self._statistics is None or self._every == 1 else self._statistics.table(self._every)
         statistics = f"\n\n{table.text()}" if table is not None and table.rows else ""
-        return f"{self._settings()}, backend {used}\n{self._selection}{statistics}"
+        return f"{wrapped(f'{self._settings()}, backend {used}')}\n{self._selection}{statistics}"
 
     def __repr__(self) -> str:
         return f"<NormProjection: {plural(len(self._selection.constrained), 'weight')}, {self._settings()}>"
@@ -708,6 +711,16 @@ def _check_settings(
 def _check_constraint(constraint: object) -> None:
     if not isinstance(constraint, (UnitNorm, MaxNorm)):
         raise TypeError(f"constraint must be pbwn.UnitNorm(...) or pbwn.MaxNorm(...); got {constraint!r}")
+
+
+def _cause_of_nothing(model: nn.Module, selection: Selection, held: Collection[int] | None = None) -> str:
+    """Why no weight was selected; `held` are the identities of the optimizers' parameters."""
+    if held is not None and not any(id(parameter) in held for parameter in model.parameters()):
+        return "the optimizer holds none of this model's parameters"
+    matrices = [left for left in selection.left_alone if len(left.shape) > 1]
+    if matrices and all(left.reason is OUTPUT_LAYER for left in matrices):
+        return "the only layer is the output layer: pass output_layer=None"
+    return "every parameter is left alone"
 
 
 def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:

@@ -359,6 +359,13 @@ def test_selecting_nothing_is_an_error_that_shows_why():
         pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+def test_an_optimizer_of_another_model_is_told_as_the_reason_that_nothing_is_constrained():
+    model, _ = make()
+    _, other = make()
+    with pytest.raises(ValueError, match=r"^nothing to constrain: the optimizer holds none of this model's parameters"):
+        pbwn.attach(model, other)
+
+
 class Wrapper:
     """An optimizer wrapper without hooks of its own, such as accelerate's."""
 

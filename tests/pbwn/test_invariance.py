@@ -585,11 +585,13 @@ def test_a_model_may_take_dictionaries_and_return_objects():
 
 def test_the_table_says_what_follows():
     text = str(asked(ZOO["BN"][0], ROWS))
-    assert "0.weight  Linear  8x6    each neuron free  yes" in text
-    assert "changes nothing       equals PBWN  sets the rate" in text
+    assert "0.weight  8x6    each neuron free  changes nothing" in text
+    assert "has meaning       not constrained" in text
+    assert "PBWN-Riem equals PBWN, and weight decay only sets the rate" in text
     assert "initial projection" not in text
     changed = asked(ZOO["LN"][0], ROWS)
     assert 'radius="initial"' in str(changed)
+    assert max(map(len, str(changed).splitlines())) <= 88
     assert 'per="matrix"' in str(changed)
     assert "<table>" in changed._repr_html_()
     assert repr(changed) == "<Invariance: 2 weights: 1 layer as a whole, 1 has meaning>"

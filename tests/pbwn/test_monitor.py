@@ -424,9 +424,65 @@ def test_the_records_are_plain_numbers_and_go_wherever_numbers_go(tmp_path):
     written = [event.value for event in events.Scalars("pbwn/angle/0.weight")]
     assert written == pytest.approx([r["angle"] for r in monitor.records if r["weight"] == "0.weight"], rel=1e-6)
     assert monitor.metrics()["pbwn/angle/0.weight"] == pytest.approx(written[-1])
-    assert "gradient share" in monitor.table()
-    assert str(monitor).count("\n") == 4
+    assert str(monitor) == monitor.table()
     assert repr(monitor) == "<Monitor: every 1 steps, 3 recorded>"
+
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks = nn.Linear(4, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x).tanh()
+        return self.head(x)
+
+
+def test_the_table_shows_repeated_blocks_as_one_with_medians_and_the_largest_drift():
+    model = Blocks()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    monitor = pbwn.attach(model, optimizer).monitor(every=1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+    when, _, header, _, first, blocks, _, *legend = monitor.table().splitlines()
+    assert when == "step 2"
+    assert header.split() == ["weight", "norm", "drift", "gradient", "update", "angle", "lr/|w|²"]
+    assert first.startswith("first.weight ")
+    name, norm, drift, _, _, angle, rate = blocks.split()
+    records = [record for record in monitor.latest() if record["weight"].startswith("blocks")]
+    assert name == "blocks.{0..2}.weight"
+    assert norm == f"{sorted(record['norm'] for record in records)[1]:.3f}"
+    assert drift == f"{max(record['drift'] for record in records):.1e}"
+    assert angle == f"{sorted(record['angle'] for record in records)[1]:.1e}"
+    assert rate == "1.0e-02"
+    assert "the effective rate of SGD" in " ".join(legend)
+
+
+def test_in_the_table_a_broken_weight_does_not_hide_behind_its_siblings():
+    model = Blocks()
+    optimizer = sgd(model)
+    monitor = pbwn.attach(model, optimizer).monitor(every=1)
+    model(torch.randn(5, 4)).sum().backward()
+    model.blocks[1].weight.grad[2] = math.nan
+    optimizer.step()
+    _, _, drift, _, _, angle, _ = monitor.table().splitlines()[5].split()
+    assert drift == "nan"
+    assert 0 < float(angle) < math.inf
+
+
+def test_before_the_first_record_the_table_says_when_it_comes_and_a_plot_is_refused():
+    model = network()
+    optimizer = sgd(model)
+    monitor = pbwn.attach(model, optimizer).monitor(every=5)
+    told = "no step recorded yet: recorded are steps 5, 10, ...; monitor(every=1) records each"
+    assert monitor.table() == told
+    with pytest.raises(RuntimeError, match="no step recorded yet"):
+        monitor.plot()
 
 
 def test_a_plot_has_a_panel_for_each_quantity_and_one_for_the_loss(monkeypatch):

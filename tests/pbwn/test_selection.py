@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pbwn
 from counting import Counting
 from pbwn.layout import sharing
-from pbwn.selection.names import matches
+from pbwn.selection.names import matches, suggestion
 from pbwn.selection.table import folded
 from pbwn.selection.zeros import _are_zero
 
@@ -446,7 +446,29 @@ def test_all_names_of_a_tied_weight_are_shown():
     assert "0.weight (= 1.weight, 2.weight, 3 more)" in str(pbwn.select(model))
     model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 3))
     model[1].weight = model[0].weight
-    assert "0.weight (= 1.weight)  Embedding" in str(pbwn.select(model))
+    assert "0.weight (= 1.weight)  Embedding  3x4    tied to output layer" in str(pbwn.select(model))
+
+
+class TiedEmbedding(nn.Module):
+    """A language model's ends, whichever comes first."""
+
+    def __init__(self, names):
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Embedding(5, 4) if name == "wte" else nn.Linear(4, 5, bias=False))
+        self.hidden = nn.Linear(4, 4)
+        self.lm_head.weight = self.wte.weight
+
+
+@pytest.mark.parametrize("names", [("wte", "lm_head"), ("lm_head", "wte")], ids=str)
+def test_an_embedding_that_is_tied_to_the_output_layer_is_told_as_such_also_where_it_is_constrained(names):
+    model = TiedEmbedding(names)
+    left_alone = pbwn.select(model)
+    assert reasons(left_alone) == {f"{names[0]}.weight": "tied to output layer", "hidden.bias": "bias"}
+    assert str(left_alone).endswith("note: also=[...] constrains embeddings")  # output_layer=None would not
+    constrained = pbwn.select(model, also=["wte"])
+    tied = f"{names[0]}.weight (= {names[1]}.weight)"
+    assert constrained.output_layer == f"'lm_head' (by its name), constrained on request: {tied}"
 
 
 def test_a_frozen_embedding_is_an_embedding_first():
@@ -522,6 +544,29 @@ def test_also_adds_and_only_restricts():
 def test_names_that_contradict_each_other_or_choose_nothing_are_refused(wishes, words):
     with pytest.raises(ValueError, match=words):
         pbwn.select(Everything(), **wishes)
+
+
+BLOCKS = [f"blocks.{index}.{layer}.weight" for index in range(12) for layer in ("attn", "fc")]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("blok*", "did you mean 'blocks'?"),  # not what it holds too
+        ("blocks.3.atn", "did you mean 'blocks.3.attn'"),
+        ("haed", "did you mean 'head'?"),
+        ("encoder", "there is 'embed', 'blocks', 'head', 'embed.weight', "),  # from the outside in
+    ],
+)
+def test_a_misspelt_pattern_is_answered_with_the_nearest_names(given, told):
+    assert suggestion(given, ["embed.weight", *BLOCKS, "head.weight"]).startswith(told)
+
+
+def test_a_misspelt_pattern_for_a_radius_is_answered_with_the_nearest_name():
+    model = nn.ModuleDict({"blocks": nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), "head": nn.Linear(4, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"matches no constrained weight: did you mean 'blocks'\?"):
+        pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius={"blok*": 2.0}))
 
 
 class MixtureOfExperts(nn.Module):
@@ -644,15 +689,12 @@ def test_a_selection_is_what_select_returns():
     )
 
 
-ALL_ZERO = "all zero (such as LoRA's B, or a residual branch that starts at zero): its first step would be scaled up"
-
-
 def test_a_weight_that_starts_at_zero_is_left_alone_unless_it_is_named():
     model = deep()
     nn.init.zeros_(model[1].weight)
     selection = pbwn.select(model)
     assert names(selection) == ["0.weight"]
-    assert reasons(selection)["1.weight"].startswith(ALL_ZERO)
+    assert reasons(selection)["1.weight"] == "all zero"
     for wishes in ({"also": ["1"]}, {"only": ["*.weight"]}, {"axes": {"1.weight": (0,)}}):
         assert "1.weight" in names(pbwn.select(model, **wishes))
     with torch.no_grad():
@@ -675,8 +717,9 @@ def test_a_weight_that_is_zero_when_it_is_attached_is_left_alone_though_it_was_s
 def test_a_weight_that_starts_at_zero_is_free_though_it_is_named_and_the_reason_to_leave_it_alone_says_what_helps():
     model = deep()
     nn.init.zeros_(model[1].weight)
-    advice = "(MaxNorm constrains it; with UnitNorm, start it from other values)"
-    assert reasons(pbwn.select(model))["1.weight"].endswith(advice)
+    assert reasons(pbwn.select(model))["1.weight"] == "all zero"
+    advice = "MaxNorm constrains it; with UnitNorm, start it from other values"
+    assert advice in " ".join(str(pbwn.select(model)).split())
     projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), also=["1.weight"])
     assert "1.weight: 4 rows (0, 1, 2, 3) are free, zero at attach" in str(projection.check())
     projection.detach()
@@ -863,7 +906,7 @@ def test_weights_of_unknown_axes_are_warned_of_once_with_the_line_to_write():
 def test_the_summary_tells_unknown_from_on_purpose_in_elements_and_percent():
     selection = pbwn.select(WithUnknown(2))
     assert selection.summary == (
-        "1 weight constrained (4 neurons, 16 elements, 30 % of the model's parameters)",
+        "1 weight constrained (4 neurons, 16 elements, 30 % of the parameters)",
         "2 weights left alone because their axes are unknown (24 elements, 44 %)",
         "3 other parameters left alone (14 elements, 26 %)",
     )
@@ -889,7 +932,15 @@ def test_a_table_of_a_deep_model_fits_a_screen():
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
     printed = str(pbwn.select(model)).splitlines()
     assert len(printed) < 25
-    assert max(map(len, printed)) < 110
+    assert max(map(len, printed)) <= 88
+
+
+def test_a_table_of_a_recurrent_model_fits_a_screen():
+    model = nn.ModuleDict({"lstm": nn.LSTM(16, 32, num_layers=4, bidirectional=True), "head": nn.Linear(64, 5)})
+    printed = str(pbwn.select(model)).splitlines()
+    assert "lstm.weight_hh_l{0..3}_reverse  LSTM   128x32      128      32  (0,)" in printed
+    assert "lstm.{bias_ih_l0, bias_hh_l0, 14 more}  LSTM    128    bias" in printed
+    assert max(map(len, printed)) <= 80
 
 
 def test_what_is_left_of_many_frozen_layers_is_told_in_few_words():
@@ -912,6 +963,7 @@ FOLDED = [
     (["a.0.b.0", "a.0.b.1", "a.1.b.0"], ["a.0.b.{0, 1}", "a.1.b.0"]),
     (["0", "1", "2", "5", "7", "8"], ["{0..2, 5, 7, 8}"]),
     (["conv1.w", "conv2.w"], ["conv1.w", "conv2.w"]),
+    (["w_l0", "w_l0_reverse", "w_l1", "w_l1_reverse"], ["w_l{0, 1}", "w_l{0, 1}_reverse"]),
     (["same", "same"], ["same"]),
     ([], []),
 ]

@@ -131,7 +131,7 @@ def test_the_scale_of_each_weight_is_shown_for_a_network_of_the_paper(inspect):
 def test_a_model_of_the_users_own_needs_the_shape_of_its_inputs(inspect):
     assert "--inputs 8x3x32x32" in inspect("my_models:build", "--invariance")
     printed = inspect("my_models:build", "--inputs", "4x3:5")
-    assert "0.weight  Embedding" in printed
+    assert "0.weight  5x8    has meaning  not constrained" in printed
     assert "sizes such as 8x3x32x32" in inspect("my_models:build", "--inputs", "4,5")
     assert "refuses these inputs" in inspect("my_models:ready", "--inputs", "4x5")
     assert "for token ids below 96" in inspect("my_models:build", "--invariance")

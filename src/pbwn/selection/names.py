@@ -121,8 +121,16 @@ def _choice(inside: str) -> str:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """Name the closest of the known names, or some of them."""
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    """Name the closest of the known names and of the modules that hold them, or some of them.
+
+    >>> suggestion("blok*", ["head.weight", "blocks.0.fc.weight", "blocks.1.fc.weight"])
+    "did you mean 'blocks'?"
+    """
+    paths = [each.split(".") for each in known]
+    names = dict.fromkeys(".".join(path[:end]) for path in paths for end in range(1, len(path) + 1))
+    outer_first = sorted(names, key=lambda each: each.count("."))
+    close = get_close_matches(name, outer_first, n=3, cutoff=0.5)
+    close = [each for place, each in enumerate(close) if not each.startswith(tuple(f"{one}." for one in close[:place]))]
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
-    return "there is " + ", ".join(repr(match) for match in known[:8]) + (", ..." if len(known) > 8 else "")
+    return "there is " + ", ".join(map(repr, outer_first[:8])) + (", ..." if len(outer_first) > 8 else "")

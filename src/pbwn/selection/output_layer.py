@@ -158,8 +158,8 @@ class _Layers:
             module for module in ends if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
         ]
         passed = {named.module for named in (*last, *hidden)}
-        named_heads = [name for names, _ in self.heads for name in names]
-        unused = [name for name in named_heads if not passed & set(self._modules[name].modules())]
+        known = [name for names, _ in self.heads for name in names]
+        unused = [name for name in known if not passed & set(self._modules[name].modules())]
         if not heads and not unused:
             return OutputLayer(frozenset(), "none: no linear layer or convolution comes last before the output")
         seen = [self._names[head] for head in heads]

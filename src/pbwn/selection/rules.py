@@ -38,25 +38,28 @@ _GAIN = re.compile(
 class Reason:
     """Why a parameter is left alone; `unknown` where that is for lack of knowledge rather than on purpose.
 
-    `untrained` where it would be constrained if it were trained.
+    `untrained` where it would be constrained if it were trained. `hint` says below the table what would constrain it.
     """
 
     text: str
     unknown: bool = False
     untrained: bool = False
+    hint: str = ""
 
     def __str__(self) -> str:
         return self.text
 
 
-EMBEDDING = Reason("embedding (also= constrains it)")
-OUTPUT_LAYER = Reason("output layer (output_layer=None constrains it too)")
-ADAPTER = Reason("adapter (also= constrains it, but for rows of zeros)")
+EMBEDDING = Reason("embedding", hint="also=[...] constrains embeddings")
+OUTPUT_LAYER = Reason("output layer", hint="output_layer=None constrains the output layer too")
+TIED_EMBEDDING = Reason("tied to output layer", hint=EMBEDDING.hint)
+ADAPTER = Reason("adapter", hint="also=[...] constrains adapters, but for rows of zeros")
 FROZEN = Reason("frozen", untrained=True)
 NOT_HELD = Reason("not in the given optimizers", untrained=True)
 ALL_ZERO = Reason(
-    "all zero (such as LoRA's B, or a residual branch that starts at zero): its first step would be scaled up to "
-    "the sphere (MaxNorm constrains it; with UnitNorm, start it from other values)"
+    "all zero",
+    hint="a weight that is all zero, such as LoRA's B or the end of a residual branch that starts at zero, would be "
+    "scaled up to the sphere in its first step: MaxNorm constrains it; with UnitNorm, start it from other values",
 )
 _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -16,8 +16,17 @@ from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
 from pbwn.selection.names import NamedParameter, by_object, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
-from pbwn.selection.rules import NOT_HELD, OUTPUT_LAYER, Reason, axes_or_reason, default_axes, unsupported
-from pbwn.selection.table import folded, plural, shape_text
+from pbwn.selection.rules import (
+    EMBEDDING,
+    NOT_HELD,
+    OUTPUT_LAYER,
+    TIED_EMBEDDING,
+    Reason,
+    axes_or_reason,
+    default_axes,
+    unsupported,
+)
+from pbwn.selection.table import folded, plural, shape_text, tied_names
 from pbwn.selection.weights import Choice, ConstrainedWeight, LeftAlone, Selection, held_by
 from pbwn.selection.zeros import without_zeros
 from pbwn.warning import warn
@@ -66,7 +75,7 @@ def select(
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(select(model))
-    1 weight constrained (8 neurons, 32 elements, 55 % of the model's parameters)
+    1 weight constrained (8 neurons, 32 elements, 55 % of the parameters)
     3 parameters left alone (26 elements, 45 %)
     output layer: '2' (the last Linear or convolution)
     <BLANKLINE>
@@ -75,10 +84,12 @@ def select(
     0.weight     Linear  8x4          8       4  (0,)
     <BLANKLINE>
     left alone  layer   shape  reason
-    ----------  ------  -----  --------------------------------------------------
+    ----------  ------  -----  ------------
     0.bias      Linear  8      bias
-    2.weight    Linear  2x8    output layer (output_layer=None constrains it too)
+    2.weight    Linear  2x8    output layer
     2.bias      Linear  2      bias
+    <BLANKLINE>
+    note: output_layer=None constrains the output layer too
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
@@ -161,8 +172,15 @@ class _Selector:
                     name, module, attribute, _ = same[0]
                     others = tuple(named.name for named in same[1:])
                     constrained.append(ConstrainedWeight(name, module, attribute, verdict, shape, padding, others))
-        selection = Selection(tuple(constrained), tuple(left_alone), self.output_layer.description, self.choice)
+        output_layer = self._output_layer_found(constrained)
+        selection = Selection(tuple(constrained), tuple(left_alone), output_layer, self.choice)
         return without_zeros(selection, exchange=False)
+
+    def _output_layer_found(self, constrained: Iterable[ConstrainedWeight]) -> str:
+        """How the output layer was found, and which of its weights are constrained all the same."""
+        heads = {named.name for tied in self.parameters for named in tied if named.module in self.output_layer.modules}
+        found = folded(tied_names(one.name, one.others) for one in constrained if heads & {one.name, *one.others})
+        return self.output_layer.description + (f", constrained on request: {', '.join(found)}" if found else "")
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
         """What becomes of a parameter under all of its names: what is left alone under one of them is left alone."""
@@ -220,13 +238,12 @@ class _Selector:
 
     def _refuse_patterns_without_match(self) -> None:
         known = [named.name for tied in self.parameters for named in tied]
-        for _, pattern, written in self._patterns():
+        for _, pattern, written in self._given_patterns():
             if not any(matches(pattern, name) for name in known):
-                modules = sorted({name.rpartition(".")[0] for name in known} - {""})
-                raise ValueError(f"{written} matches nothing: {suggestion(pattern, modules + known)}")
+                raise ValueError(f"{written} matches nothing: {suggestion(pattern, known)}")
 
     def _refuse_patterns_without_effect(self, verdicts: list[Verdict]) -> None:
-        for argument, pattern, written in self._patterns():
+        for argument, pattern, written in self._given_patterns():
             matched = [(tied[0].name, verdict) for tied, verdict in verdicts if _any_match(tied, pattern)]
             has_effect = any(isinstance(verdict, Axes) or verdict is NOT_HELD for _, verdict in matched)
             if argument != "skip" and not has_effect:
@@ -234,7 +251,7 @@ class _Selector:
                 more = f"; {len(matched) - 5} more" if len(matched) > 5 else ""
                 raise ValueError(f"{written} matches nothing that can be constrained ({listed}{more})")
 
-    def _patterns(self) -> list[tuple[str, str, str]]:
+    def _given_patterns(self) -> list[tuple[str, str, str]]:
         """Each pattern, with its argument before it and, after it, how the user has written it."""
         lists = {"only": self.choice.only, "also": self.choice.also, "skip": self.choice.skip}
         found = [(name, pattern, f"{name}={pattern!r}") for name, patterns in lists.items() for pattern in patterns]
@@ -257,9 +274,11 @@ class _Selector:
 def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
     """One verdict for a weight that several modules share; what is not trained says nothing where another is."""
     verdicts = [each for each in verdicts if isinstance(each[1], Axes) or not each[1].untrained] or verdicts
+    if {EMBEDDING, OUTPUT_LAYER} <= {verdict for _, verdict in verdicts}:
+        return TIED_EMBEDDING
     for index, (named, verdict) in enumerate(verdicts):
         if isinstance(verdict, Reason):
-            return verdict if index == 0 else Reason(f"tied to {named.name}: {verdict}", verdict.unknown)
+            return verdict if index == 0 else replace(verdict, text=f"tied to {named.name}: {verdict}")
     found = {verdict for _, verdict in verdicts}
     if len(found) > 1:
         listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)

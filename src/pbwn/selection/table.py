@@ -1,13 +1,18 @@
-"""Tables as plain text and as HTML, rows folded over the indices of repeated blocks; words for counts and shapes."""
+"""Tables as plain text and as HTML, rows folded over indices in their names; words for counts, names and shapes."""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
+_WIDTH = 88  # of what is printed in sentences
+# The index of a module in its container, and that of a layer inside of a recurrent module, as in weight_ih_l0_reverse.
+_INDEX = re.compile(r"((?<![^.])[0-9]+(?![^.])|(?<=_l)[0-9]+(?![^._]))")
 # The positions of rows that are shown as one, by the parts of their name and what else they have in common.
 Groups: TypeAlias = "dict[tuple[tuple[str, ...], object], list[int]]"
 
@@ -69,11 +74,11 @@ def fold(rows: Sequence[T], name: Callable[[T], str], same: Callable[[T], object
     """
     groups: Groups = {}
     for position, row in enumerate(rows):
-        groups.setdefault((tuple(name(row).split(".")), same(row)), []).append(position)
-    for place in reversed(range(max((len(parts) for parts, _ in groups), default=0))):
+        groups.setdefault((tuple(_INDEX.split(name(row))), same(row)), []).append(position)
+    for place in reversed(range(1, max((len(parts) for parts, _ in groups), default=0), 2)):  # every second is an index
         groups = _joined_at(place, groups)
     in_order = sorted(groups.items(), key=lambda group: group[1])
-    return [(".".join(parts), [rows[position] for position in members]) for (parts, _), members in in_order]
+    return [("".join(parts), [rows[position] for position in members]) for (parts, _), members in in_order]
 
 
 def _joined_at(place: int, groups: Groups) -> Groups:
@@ -81,7 +86,7 @@ def _joined_at(place: int, groups: Groups) -> Groups:
     joined: Groups = {}
     alike: dict[tuple[tuple[str, ...], tuple[str, ...], object], tuple[set[int], list[int]]] = {}
     for (parts, same), positions in groups.items():
-        if place < len(parts) and parts[place].isascii() and parts[place].isdigit():
+        if place < len(parts):
             indices, members = alike.setdefault((parts[:place], parts[place + 1 :], same), (set(), []))
             indices.add(int(parts[place]))
             members += positions
@@ -132,6 +137,21 @@ def percent(part: int, whole: int) -> str:
     if rounded == 0 and part:
         return "< 1 %"
     return "> 99 %" if rounded == 100 and part < whole else f"{rounded} %"
+
+
+def tied_names(name: str, others: Sequence[str]) -> str:
+    """A name, and those that it is tied to.
+
+    >>> tied_names("a", []), tied_names("a", ["b", "c"]), tied_names("a", ["b", "c", "d", "e"])
+    ('a', 'a (= b, c)', 'a (= b, c, 2 more)')
+    """
+    shown = others if len(others) <= 3 else [*others[:2], f"{len(others) - 2} more"]
+    return f"{name} (= {', '.join(shown)})" if shown else name
+
+
+def wrapped(sentence: str) -> str:
+    """A sentence in lines that a terminal can show."""
+    return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def shape_text(sizes: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes
 from pbwn.selection.names import layer_name, matches, named_parameters
 from pbwn.selection.rules import ALL_ZERO, Reason
-from pbwn.selection.table import Table, fold, folded, percent, plural, shape_text
+from pbwn.selection.table import Table, fold, folded, percent, plural, shape_text, tied_names, wrapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +141,7 @@ class Selection:
         rest = len(self.left_alone) - len(unknown)
         shares = [f"{plural(size, 'element')}, {percent(size, sum(sizes))}" for size in sizes]
         neurons = plural(sum(weight.neurons for weight in self.constrained), self._unit)
-        lines = [
-            f"{plural(len(self.constrained), 'weight')} constrained ({neurons}, {shares[0]} of the model's parameters)"
-        ]
+        lines = [f"{plural(len(self.constrained), 'weight')} constrained ({neurons}, {shares[0]} of the parameters)"]
         if unknown:
             whose = "its" if len(unknown) == 1 else "their"
             lines.append(f"{plural(len(unknown), 'weight')} left alone because {whose} axes are unknown ({shares[1]})")
@@ -168,10 +166,10 @@ class Selection:
         return self.text()
 
     def text(self, max_rows: int | None = None) -> str:
-        """The summary and both tables, each with this many rows at most."""
-        summary = "\n".join([*self.summary, f"output layer: {self.output_layer}"])
+        """The summary, both tables with this many rows at most, and notes."""
+        summary = "\n".join(map(wrapped, [*self.summary, f"output layer: {self.output_layer}"]))
         tables = [table.text(max_rows) for table in self._tables() if table.rows]
-        return "\n\n".join(part for part in (summary, *tables, "\n".join(self._notes())) if part)
+        return "\n\n".join(part for part in (summary, *tables, "\n".join(map(wrapped, self._notes()))) if part)
 
     def _repr_html_(self) -> str:
         summary = "<br>".join(map(escape, [*self.summary, f"output layer: {self.output_layer}"]))
@@ -179,7 +177,10 @@ class Selection:
         return f"<p>{summary}</p>" + "".join(table.html() for table in self._tables() if table.rows) + notes
 
     def _tables(self) -> tuple[Table, Table]:
-        rows = [(_names(w), w.layer, shape_text(w.shape), w.neurons, w.fan_in, str(w.axes)) for w in self.constrained]
+        rows = [
+            (tied_names(w.name, w.others), w.layer, shape_text(w.shape), w.neurons, w.fan_in, str(w.axes))
+            for w in self.constrained
+        ]
         constrained = fold(rows, name=lambda row: row[0], same=lambda row: row[1:])
         left_alone = fold(
             [_left_alone_row(same) for same in _by_module(self.left_alone)],
@@ -208,7 +209,9 @@ class Selection:
 
     def _notes(self) -> list[str]:
         thin = folded(weight.name for weight in self.constrained if weight.fan_in == 1)
-        return [f"note: {name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
+        notes = [f"{name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
+        hints = dict.fromkeys(left.reason.hint for left in self.left_alone if left.reason.hint)
+        return [f"note: {note}" for note in (*notes, *hints)]
 
 
 def held_by(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
@@ -235,16 +238,9 @@ def _left_alone_row(parameters: list[LeftAlone]) -> tuple[str, str, str, str]:
     first = parameters[0]
     prefix, dot, _ = first.name.rpartition(".")
     attributes = [parameter.name.rpartition(".")[2] for parameter in parameters]
-    if len(attributes) > 4:
-        attributes[3:] = [f"{len(attributes) - 3} more"]
-    name = _names(first) if len(parameters) == 1 else f"{prefix}{dot}{{{', '.join(attributes)}}}"
+    if len(attributes) > 2 and len(", ".join(attributes)) > 36:
+        attributes[2:] = [f"{len(attributes) - 2} more"]
+    alone = len(parameters) == 1
+    name = tied_names(first.name, first.others) if alone else f"{prefix}{dot}{{{', '.join(attributes)}}}"
     shapes = ", ".join(dict.fromkeys(shape_text(parameter.shape) for parameter in parameters))
     return name, first.layer, shapes, str(first.reason)
-
-
-def _names(parameter: ConstrainedWeight | LeftAlone) -> str:
-    """The name, and those that it is tied to."""
-    others = list(parameter.others)
-    if len(others) > 3:
-        others[2:] = [f"{len(others) - 2} more"]
-    return f"{parameter.name} (= {', '.join(others)})" if others else parameter.name
