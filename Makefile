@@ -32,7 +32,7 @@ results: .venv/repro.stamp  ## the report of the kept runs, in results/; RESULTS
 	$(BIN)/python results/publish.py
 
 clean:  ## remove the environment, the caches and the built documentation
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build docs/_pictures
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build
 
 # A stamp per extra: `make demo` does not have to wait for the test tools.
 .venv/%.stamp: pyproject.toml constraints.txt

@@ -1,6 +1,5 @@
 """The documentation site: `make docs`."""
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ copyright = "the pbwn developers"
 release = version = pbwn.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
-exclude_patterns = ["_build", "_pictures"]
+exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 default_role = "code"
@@ -38,6 +37,3 @@ html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sphinx = False
-
-# monitor.md and invariance.md name _pictures: to be removed once they name figures, as the other pages do.
-shutil.copytree(HERE / "figures", HERE / "_pictures", dirs_exist_ok=True)

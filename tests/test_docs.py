@@ -49,15 +49,8 @@ def test_each_option_runs_on_a_model_of_its_own_and_the_table_shown_is_the_table
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", flags=re.DOTALL | re.MULTILINE)
 
-# To be removed, one by one, as their links get a text.
-EMPTY_LINKS = {"docs/faq.md", "docs/reproduce.md"}
-LINKING = [
-    pytest.param(page, marks=pytest.mark.xfail(page in EMPTY_LINKS, reason="links without a text", strict=True))
-    for page in [*PAGES, "README.md", "benchmarks/README.md"]
-]
 
-
-@pytest.mark.parametrize("page", LINKING)
+@pytest.mark.parametrize("page", [*PAGES, "README.md", "benchmarks/README.md"])
 def test_links_have_a_text_and_lead_to_files_that_exist(page):
     """On a code host too, which shows nothing for `[](page.md)`."""
     for text, target in LINK.findall(CODE.sub("code", (ROOT / page).read_text())):

@@ -104,7 +104,7 @@ MISUSES = {
     ),
     "a call that fails": (["my_models:raising"], "my_models:raising() failed with KeyError: 'the weights'"),
     "a wrong argument": (["my_models:build", "--set", "wide=3"], "my_models:build(wide=3) failed with TypeError"),
-    "an argument that is missing": (["my_models:Holder.needs"], ". Give arguments as --set NAME=VALUE"),
+    "an argument that is missing": (["my_models:Holder.needs"], ". Arguments are given with --set: see --help"),
     "an argument for a model": (["my_models:ready", "--set", "width=3"], "is a model already: it takes no --set width"),
     "an argument without value": (["my_models:build", "--set", "width"], "--set 'width': write NAME=VALUE"),
     "axes in words": (

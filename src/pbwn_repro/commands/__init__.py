@@ -143,7 +143,10 @@ ConfigFile = Annotated[
 Fields = Annotated[
     list[str] | None,
     option(
-        "Any other field, such as schedule.factor=0.5; may be repeated.", "--set", metavar="FIELD=VALUE", panel=SETTINGS
+        "Any other field, such as schedule.factor=0.5 or model_options.width=64; may be repeated.",
+        "--set",
+        metavar="FIELD=VALUE",
+        panel=SETTINGS,
     ),
 ]
 Fallback = Annotated[

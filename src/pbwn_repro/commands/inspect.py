@@ -164,11 +164,7 @@ def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
             raise UsageError(f"{network.name} cannot be built: {error}") from error
     found = imported(network.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
     if not isinstance(found, nn.Module):
-        try:
-            return network.build(**arguments)
-        except UsageError as error:
-            said, hint, _ = str(error).partition(". Arguments are given as ")  # of pbwn train
-            raise UsageError(f"{said}. Give arguments as --set NAME=VALUE" if hint else said) from error
+        return network.build(**arguments)
     if arguments:
         raise UsageError(f"{network.name} is a model already: it takes no --set {', '.join(arguments)}")
     return found

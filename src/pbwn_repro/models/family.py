@@ -195,11 +195,7 @@ def call_for_model(target: str, maker: Callable[..., Any], arguments: Mapping[st
     try:
         made = maker(**arguments)
     except (Exception, SystemExit) as error:
-        hint = (
-            ". Arguments are given as --set model_options.NAME=VALUE (to pbwn inspect as --set NAME=VALUE)"
-            if isinstance(error, TypeError)
-            else ""
-        )
+        hint = ". Arguments are given with --set: see --help" if isinstance(error, TypeError) else ""
         raise UsageError(
             f"{target}({', '.join(f'{name}={value!r}' for name, value in arguments.items())}) failed with "
             f"{type(error).__name__}: {error}{where(error)}{hint}"
