@@ -19,6 +19,7 @@ from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Hi
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.report.statistics import Compared, Interval, decimals_within, deviation, mean
+from pbwn_repro.runs.estimates import Shown
 
 Outcome = Literal["holds", "does not hold", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -268,6 +269,7 @@ class Section:
         landscapes: figure 1's result, surfaces and all.
         measurement: the folder, where the artefact is measured and not trained.
         remarks: paragraphs that somebody wrote of the runs, in remarks.md beside them.
+        speeds: how fast the runs of the whole report were, which says what missing ones take.
     """
 
     artefact: Artefact
@@ -284,6 +286,7 @@ class Section:
     environments: tuple[Mapping[str, Any], ...] = ()
     measurement: Path | None = None
     remarks: tuple[str, ...] = ()
+    speeds: Shown | None = None
 
     @cached_property
     def runs(self) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, groups, labelled
 from pbwn_repro.report.curves import plots_of, slug
 from pbwn_repro.report.measured import measured_section
+from pbwn_repro.report.missing import effort_of
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
@@ -65,7 +66,9 @@ def collect(root: Path) -> Report:
             protocol_differs = f"another protocol: no run of {run.home} at scale {run.scale} has this configuration"
             left_out[run.path] = on_other_copies.get(run.path, protocol_differs)
     found = [*with_times(found), *own_runs(runs[runs.home == OWN])]
-    complete = tuple(replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
+    made = runs[(runs.state == "done") & (runs.home != OWN)][["path", "config", "environment"]]
+    speeds = Shown(made.itertuples(index=False), effort_of)
+    complete = tuple(replace(each, remarks=_remarks(root, each), notes=_notes(each), speeds=speeds) for each in found)
     return Report(root, complete, dict(sorted(left_out.items())))
 
 

@@ -401,7 +401,7 @@ def test_each_claim_of_a_section_has_a_verdict(tmp_path):
     ("name", "words"),
     [
         ("table-5", "Missing: a quieter machine, or more rounds; with this folder moved away, `pbwn reproduce "),
-        ("conditioning", "Missing: more seeds than its 3; the same ones would give the same numbers again."),
+        ("conditioning", "Missing: more than 3 seeds; to measure again with the same ones gives the same numbers."),
     ],
 )
 def test_an_open_measurement_lacks_rounds_where_it_timed_and_seeds_where_it_trained(name, words):
