@@ -319,6 +319,8 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
     """A section; the paper's sentences and the numbers of others that its table quotes stand in the first of each."""
     yield f"## {section.title}\n"
     yield f"{section.artefact.about}\n"
+    remarks = [f"{paragraph}\n" for paragraph in section.remarks]
+    yield from remarks if section.opens_with_remarks else ()
     yield f"{protocol(section)}: {section.artefact.protocol}\n"
     if section.table:
         yield f"{section.table.unit[:1].upper()}{section.table.unit[1:]}; {section.table.ours}:\n"
@@ -337,7 +339,7 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
     if section.compared:
         yield "Compared, without a verdict:\n"
         yield "\n".join(f"- {sentence}" for sentence in section.compared) + "\n"
-    yield from (f"{paragraph}\n" for paragraph in section.remarks)
+    yield from () if section.opens_with_remarks else remarks
     yield "\n".join(f"- {note}" for note in (*section.notes, *section.artefact.departures))
 
 

@@ -355,6 +355,11 @@ class Section:
         return tuple(Decided(claim, tuple(verdicts)) for claim, verdicts in found.items())
 
     @property
+    def opens_with_remarks(self) -> bool:
+        """Whether the remarks are what was found: where no claim is tested, they come first."""
+        return not self.verdicts
+
+    @property
     def has_results(self) -> bool:
         """Whether a run or the measurement is finished."""
         return len(self.runs) > 0 or self.measurement is not None
