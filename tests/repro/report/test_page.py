@@ -233,7 +233,11 @@ def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
         ("table-5-pbwn", "time over Normal's, in %; less is better", ("less time", "more time")),
         ("table-8-better", "test error, difference in points; lower is better", ("A better", "B better")),
         ("figure-2a-rate", "final training loss, difference; lower is better", (FOR, AGAINST)),
-        ("figure-2b-jumps", "largest early rise of the loss, difference; the claim says higher", (AGAINST, FOR)),
+        (
+            "figure-2b-jumps",
+            "largest rise of the loss in the first epoch, difference; the claim says higher",
+            (AGAINST, FOR),
+        ),
     ],
 )
 def test_a_plot_of_differences_names_its_unit_and_what_each_side_means(name, unit, sides):
