@@ -21,7 +21,7 @@ from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import title
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, groups, labelled
-from pbwn_repro.report.curves import plots_of, slug
+from pbwn_repro.report.curves import ROUNDING, largest_deviation, plots_of, slug
 from pbwn_repro.report.measured import measured_section
 from pbwn_repro.report.missing import effort_of
 from pbwn_repro.report.model import Report, Row, Section
@@ -97,7 +97,7 @@ def _section(cells: Cells, scale: Scale | Literal[""], variant: Mapping[str, Any
     return replace(
         section,
         plots=plots_of(cells, section.anchor),
-        notes=(*_searched(cells), *_diverged(cells), *_skipped(section.runs)),
+        notes=(*_searched(cells), *_diverged(cells), *_skipped(section.runs), *_on_the_sphere(section.runs)),
         environments=tuple({repr(each): each for each in section.runs.environment}.values()),
     )
 
@@ -321,6 +321,14 @@ def _skipped(runs: pd.DataFrame) -> list[str]:
     counts = {path.name: result["skipped_steps"] for path, result in zip(runs.path, runs.result, strict=True)}
     found = [f"{name} ({count:,})" for name, count in counts.items() if count]
     return [f"Steps that were not finite were skipped in {', '.join(found)}."] if found else []
+
+
+def _on_the_sphere(runs: pd.DataFrame) -> list[str]:
+    """That the constraint held to rounding, which is no figure."""
+    largest = largest_deviation(runs)
+    if largest is None or largest >= ROUNDING:
+        return []
+    return [f"Constrained norms deviate by {largest:.1g} of their value at most: rounding."]
 
 
 # --- comparisons without a verdict

@@ -115,7 +115,40 @@ def test_a_variant_is_a_section_of_its_own(tmp_path):
     report = collect(tmp_path)
     assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0,)
     assert cell(report, "table-3", "PBWN", "Res-20", init="authors").ours.values == (9.0,)
-    assert len({plot.name for each in report.sections for plot in each.plots}) == 8
+    assert len({plot.name for each in report.sections for plot in each.plots}) == 6
+
+
+def test_deviations_from_the_sphere_are_a_figure_unless_all_are_rounding(tmp_path):
+    [plan] = plans("table-3", "short", seeds=1, method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, plan)
+    found = section(collect(tmp_path), "table-3", "short")
+    assert not [plot for plot in found.plots if "deviation" in plot.name]
+    assert "Constrained norms deviate by 1e-07 of their value at most: rounding." in found.notes
+    [plan] = plans("table-3", "short", seeds=1, method="pbwn-epoch", depth=20, init="paper")
+    write_run(tmp_path, plan, deviation=0.1)
+    found = section(collect(tmp_path), "table-3", "short")
+    [plot] = [plot for plot in found.plots if "deviation" in plot.name]
+    assert plot.title == "Largest deviation from the sphere, before an epoch is projected, Res-20"
+    assert not [note for note in found.notes if "rounding" in note]
+
+
+@pytest.mark.parametrize(
+    ("artefact", "scale", "labels", "data", "words"),
+    [
+        ("table-3", "paper", {"depth": 20, "init": "paper"}, None, ""),
+        ("table-3", "short", {"depth": 20, "init": "paper"}, None, f"8 of 160 epochs, 2 seeds{NOT_COMPARABLE}"),
+        ("table-3", "paper", {"depth": 20, "init": "paper"}, "cifar10-jpeg", "on JPEG copies of the images"),
+        ("figure-2a", "short", {"sizes": "paper", "lr": 0.3}, None, "5 of 20 epochs, 2 seeds"),
+        ("figure-2a", "smoke", {"sizes": "paper", "lr": 0.3}, None, "2 of 20 epochs, 2 seeds"),
+        ("intervals-bn", "short", {"interval": 10}, None, ""),
+    ],
+)
+def test_how_runs_differ_from_the_papers_is_told_beside_its_numbers(tmp_path, artefact, scale, labels, data, words):
+    if "interval" not in labels:
+        labels = {**labels, "method": "pbwn"}
+    for plan in plans(artefact, scale, seeds=2, **labels):
+        write_run(tmp_path, plan, data=data)
+    assert beside_the_paper(section(collect(tmp_path), artefact, scale)) == words
 
 
 def test_a_control_is_a_row_of_its_own_below_the_papers_and_in_no_cell_of_them(tmp_path):

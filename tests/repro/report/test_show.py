@@ -45,7 +45,7 @@ def test_runs_that_were_really_made_are_collected(real):
         values = cell_at(section, row, "test error (%)").ours.values
         assert values == tuple(results[method, seed]["test_error"] for seed in (1, 2))
     names = {plot.name.removeprefix("figure-2a-smoke-") for plot in section.plots}
-    assert names == {"training-loss", "test-error", "weight-norms", "deviation"}
+    assert names == {"training-loss", "test-error", "weight-norms"}
     assert any("digits, stand-ins for the paper's set" in note for note in section.notes)
     assert section.environments[0]["packages"]["torch"] == torch.__version__
 
