@@ -98,6 +98,11 @@ class Summary:
         return len(self.values)
 
     @property
+    def is_pair(self) -> bool:
+        """Whether there are two runs: of these both values say more than a mean and a spread."""
+        return self.count == 2 and self.deviation is not None
+
+    @property
     def decimals(self) -> int | None:
         """How many decimals of its mean are known; None where nothing is known of the spread."""
         return decimals_within(self.reach if self.deviation is None else self.deviation)
@@ -137,6 +142,14 @@ class Table:
     fixed: bool = False
     drawn: str = "every run, and the mean (line)"
     undrawn: frozenset[str] = frozenset()
+
+    @property
+    def legend(self) -> str:
+        """How the cells of ours are written: of one or two runs there is no spread to show."""
+        found = [cell.ours for cell in self.cells.values() if cell.ours and cell.ours.values]
+        if self.ours.startswith("mean") and found and max(ours.count for ours in found) <= 2:
+            return "every run (their number)"
+        return f"{self.ours}; of two runs, both values" if any(ours.is_pair for ours in found) else self.ours
 
 
 @dataclass(frozen=True)

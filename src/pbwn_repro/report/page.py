@@ -49,6 +49,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.palette import own_stroke, tones
+from pbwn_repro.report.sections import beside_the_paper
 from pbwn_repro.report.statistics import Interval, digits
 
 CITATION = """@article{huang2017projection,
@@ -145,6 +146,7 @@ def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, fi
         "shortened": table is not section.table,
         "metric": metric,
         "protocol": protocol(section),
+        "beside": beside_the_paper(section),
         "claims": [(decided, needed(decided, section)) for decided in section.claims],
         "has_differences": any(forest(decided.verdicts, metric) for decided in section.claims),
         "figures": figures,

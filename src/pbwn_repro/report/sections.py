@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
@@ -170,6 +170,28 @@ def _counted(section: Section) -> list[str]:
         f"{count} comparisons, not corrected for their number: between equal methods, about one in twenty would differ "
         "by chance."
     ]
+
+
+def beside_the_paper(section: Section) -> str:
+    """How runs differ from those of the paper's table in length, seeds and data; empty if they do not."""
+    artefact, configs = section.artefact, list(section.runs.config)
+    if not isinstance(artefact, TrainedArtefact) or artefact.name not in ARTEFACTS or not configs:
+        return ""
+    words, lengths = [], {_duration(config) for config in configs}
+    whole, whole_unit = _duration(artefact.plans("paper", seeds=1)[0].config)
+    if len(lengths) == 1 and (whole, whole_unit) not in lengths:
+        [(count, unit)] = lengths
+        between = "of" if unit == whole_unit else f"{unit} instead of"
+        seeds = section.runs.seed.nunique()
+        words = [f"{count:,} {between} {whole:,} {whole_unit}", f"{seeds} {'seed' if seeds == 1 else 'seeds'}"]
+    has_numbers = section.table is not None and any(cell.paper for cell in section.table.cells.values())
+    ending = ": not comparable with the paper's numbers" if words and has_numbers else ""
+    words += ["on JPEG copies of the images"] if any(config.data.name.endswith("-jpeg") for config in configs) else []
+    return ", ".join(words) + ending
+
+
+def _duration(config: RunConfig) -> tuple[int, str]:
+    return (config.epochs, "epochs") if config.epochs else (config.steps or 0, "iterations")
 
 
 def _lengths(configs: Iterable[RunConfig]) -> list[str]:

@@ -70,7 +70,8 @@ def test_runs_are_shown_with_cells_verdicts_and_states(real):
     root, _ = real
     text = invoke("show", "figure-2a", "--out", root)
     assert "Figure 2a: Effect of norm projection" in text
-    assert "Settings of these runs: Normal lr = 0.3; PBWN lr = 0.3" in text
+    assert "Settings of these runs: lr = 0.3\n" in text
+    assert "2 of 20 epochs, 2 seeds." in text
     assert "runs: 4 done, 8 missing: pbwn reproduce figure-2a --scale smoke" in text
     assert "“using the ordinary gradient has nearly identical training loss curve" in text
 
