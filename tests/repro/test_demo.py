@@ -1,5 +1,6 @@
 """`pbwn demo`: a table and a report at its end, at once when called again, resumed otherwise."""
 
+import math
 import re
 
 import pytest
@@ -50,10 +51,16 @@ ERRORS = {"normal": 10.0, "pbwn": 8.0, "unit-start": 10.2}
 @pytest.mark.parametrize(
     ("best", "words"),
     [
-        (ERRORS, "2.0 points better than Normal, the unit-norm start alone 0.2 points worse: the constraint does more"),
-        ({**ERRORS, "unit-start": 8.3}, "start alone 1.7 points better: here the start explains the gain, not the"),
-        ({**ERRORS, "pbwn": 9.7}, "Normal and PBWN differ by no more than noise"),
-        ({**ERRORS, "pbwn": 13.0}, "PBWN is 3.0 points worse than Normal"),
+        (ERRORS, "The constraint explains the gain: the start alone does not have it."),
+        ({**ERRORS, "unit-start": 9.0}, "The start explains a part of the gain, the constraint the rest."),
+        ({**ERRORS, "unit-start": 8.3}, "The start alone explains the gain, not the constraint."),
+        ({**ERRORS, "pbwn": 9.7}, "All three are equal within noise."),
+        ({**ERRORS, "pbwn": 9.7, "unit-start": 5.0}, "PBWN and normal training are equal within noise."),
+        ({**ERRORS, "pbwn": 13.0}, "PBWN is worse than normal training."),
+        (
+            {**ERRORS, "normal": math.inf},
+            "normal training none (it diverges at every rate). The start explains a part",
+        ),
     ],
 )
 def test_it_says_what_is_true(best, words):
@@ -66,7 +73,7 @@ def test_it_says_what_is_true(best, words):
     first, second, last = what_it_says(errors)
     assert words in first
     assert words in second
-    assert "of 2 learning rates" in first
+    assert first.startswith("Without normalisation, each at its best learning rate, PBWN reaches a test error of ")
     assert "noise" in last
 
 

@@ -250,10 +250,10 @@ def test_a_sweep_makes_the_same_search_for_each_method_and_the_report_shows_it(h
     assert here("train", "--model", "own_models:build", *SHORT, *one)[0] == 0  # the same run, which is there
     assert contents(tmp_path / "runs") == before
     code, said, _ = here("report", "runs")
-    assert (code, said.splitlines()[0]) == (0, "own-own-models-build-digits: 16 runs")
+    assert (code, said.splitlines()[0]) == (0, "Your runs: own_models:build on digits: 16 runs")
     text = (tmp_path / "runs" / "report.md").read_text()
-    assert "It is the best of 4 and of 4 settings." in text
-    assert "The same method twice: the test error of PBWN with seed 1 is " in text
+    assert "Each is the best of its method's 4 settings." in text
+    assert "The same method twice" not in text  # one run against one says nothing
     assert "PBWN is within 5 % of its best" in text
     drawn = {path.name.removeprefix("own-own-models-build-digits-") for path in (tmp_path / "runs/figures").iterdir()}
     assert {"dots.svg", "search.svg"} <= drawn
@@ -285,7 +285,7 @@ def test_a_report_of_nothing_but_diverged_runs_names_them(here, tmp_path):
     assert here("train", "--model", "own_models:build", *SHORT, "--lr", "1e30")[0] == NON_FINITE
     assert here("report", tmp_path)[2] == f"pbwn: {tmp_path} holds no runs: did you mean {tmp_path / 'runs'}?\n"
     code, said, _ = here("report")
-    assert (code, said.splitlines()[0]) == (0, "own-own-models-build-digits: 0 runs")
+    assert (code, said.splitlines()[0]) == (0, "Your runs: own_models:build on digits: 0 runs")
     page = (tmp_path / "runs/report.md").read_text()
     assert "Diverged: PBWN, lr = 1e+30, weight_decay = 0.0, seed 1." in page
     assert "verdict" not in page  # there are none to explain
@@ -306,7 +306,7 @@ def test_a_text_is_swept_too(here, tmp_path):
     assert (code, said) == (0, "2 of 2 runs done, in runs\n")
     assert here("train", *words, "--method", "pbwn", "--lr", "1e-3", "--quiet")[0] == 0
     code, said, _ = here("report", "runs")
-    assert (code, said.splitlines()[0]) == (0, "own-char-gpt-text-tale: 2 runs")
+    assert (code, said.splitlines()[0]) == (0, "Your runs: char-gpt on text-tale: 2 runs")
     assert "(bits/char)" in (tmp_path / "runs" / "report.md").read_text()
     assert here("train", *words, "--set", "model_options.width=4", "--method", "pbwn", "--quiet")[0] == 0
     assert here("report", "runs")[0] == 0

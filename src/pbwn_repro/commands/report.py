@@ -56,4 +56,5 @@ def summed_up(section: Section) -> str:
     missing = f", {len(section.missing)} missing" if section.missing else ""
     outcomes = Counter(in_words(claim.outcome, preliminary=claim.preliminary) for claim in section.claims)
     claims = "; ".join(f"{outcome}: {count}" for outcome, count in outcomes.items())
-    return f"{section.anchor}: {made}{missing}" + (f" (claims: {claims})" if claims else "")
+    name = section.title if section.is_own else section.anchor
+    return f"{name}: {made}{missing}" + (f" (claims: {claims})" if claims else "")

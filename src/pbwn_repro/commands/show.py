@@ -67,12 +67,15 @@ def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
     from pbwn_repro.report.markdown import best_settings, texts, without_literature
     from pbwn_repro.report.missing import command, needed
     from pbwn_repro.report.model import good_news
+    from pbwn_repro.report.sections import beside_the_paper
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
+    if words := beside_the_paper(section):
+        console.print(f"{words[:1].upper()}{words[1:]}.")
     if table := section.table if first or not section.table else without_literature(section.table):
         below = any(cell.paper for cell in table.cells.values())
-        words = f"{table.unit}: {table.ours}" + (", the paper's below" if below else "")
+        words = f"{table.unit}: {table.legend}" + (", the paper's below" if below else "")
         titles = {row.key: row.title for row in table.rows}
         cells = {
             (titles[row], column.title): texts(cell, median=table.medians, fixed=table.fixed)[: 1 + below]

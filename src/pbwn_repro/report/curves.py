@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pbwn.monitor import QUANTITIES
+from pbwn_repro.methods import METHODS
 from pbwn_repro.report.cells import SETTINGS, Cells
 from pbwn_repro.report.model import Curve, Plot, Row
 from pbwn_repro.report.runs import History
@@ -18,6 +19,7 @@ from pbwn_repro.report.statistics import diverging, finite, in_common, mean
 
 Points = list[tuple[float, float]]
 Rows = Sequence[tuple[Row, Sequence[History]]]
+ROUNDING = 1e-5  # a deviation from the sphere below it is rounding, in float32 too
 
 
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
@@ -50,6 +52,8 @@ def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]]
     name = "-".join(part for part in (prefix, slug(place)) if part)
     suffix = f", {place}" if place else ""
     judged, by_iteration = cells.judged, cells.artefact.curves == "iteration"
+    methods = {config.method for _, found in runs for config in found.config} & METHODS.keys()
+    by_epoch = any(METHODS[name].projects_after_each_epoch for name in methods)
     found = [
         Plot(
             f"{name}-training-loss",
@@ -76,15 +80,18 @@ def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]]
             tuple(curve for row, histories in rows if (curve := _norms(row, histories))),
             band="the band holds the middle half of the neurons",
         ),
-        Plot(
-            f"{name}-deviation",
-            f"Largest deviation from the unit sphere before an epoch's projection{suffix}",
-            "epoch",
-            "largest deviation of a norm from 1",
-            _curves(rows, lambda history: _evaluations(history, "deviation")),
-            y_log=True,
-        ),
     ]
+    if (largest_deviation(cells.runs) or 0) >= ROUNDING:
+        found.append(
+            Plot(
+                f"{name}-deviation",
+                f"Largest deviation from the sphere{', before an epoch is projected' if by_epoch else ''}{suffix}",
+                "epoch",
+                "largest relative deviation of a norm",
+                _curves(rows, lambda history: _evaluations(history, "deviation")),
+                y_log=True,
+            )
+        )
     found += [
         Plot(
             f"{name}-monitor-{slug(quantity)}",
@@ -96,7 +103,7 @@ def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]]
         )
         for quantity, words in QUANTITIES.items()
     ]
-    return [plot for plot in found if plot.curves]
+    return [plot for plot in found if any(len(curve.x) > 1 for curve in plot.curves)]
 
 
 def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, str]]) -> list[Plot]:
@@ -130,6 +137,11 @@ def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, st
             band="mean over the runs that all settings have, every run a dot",
         )
     ]
+
+
+def largest_deviation(runs: pd.DataFrame) -> float | None:
+    """How far a constrained norm was from its value at any evaluation; None where none is constrained."""
+    return max((value for history in runs.history for _, value in _evaluations(history, "deviation")), default=None)
 
 
 def slug(words: str) -> str:

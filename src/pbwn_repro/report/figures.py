@@ -6,6 +6,7 @@ import io
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -108,12 +109,15 @@ def drawings(section: Section) -> tuple[list[Drawing], list[Drawing]]:
     shown = of_surfaces(section.landscapes, section.anchor) if section.landscapes else []
     curves = [(of_plot(plot), plot.main) for plot in section.plots]
     shown += [drawing for drawing, main in curves if main]
-    has_runs = section.table is not None and any(
-        cell.ours and cell.ours.values for cell in section.table.cells.values()
-    )
-    if section.table is not None and has_runs and (section.is_own or not shown):
+    if section.table is not None and _can_be_compared(section.table) and (section.is_own or not shown):
         shown.insert(0, of_table(section.table, f"{section.anchor}-dots", paper=section.scale == "paper"))
     return shown, [drawing for drawing, main in curves if not main]
+
+
+def _can_be_compared(table: Table) -> bool:
+    """Whether some column has two values or more to draw."""
+    found = Counter(column for (_, column), cell in table.cells.items() if cell.ours for _ in cell.ours.values)
+    return max(found.values(), default=0) > 1
 
 
 # --- curves with bands over seeds

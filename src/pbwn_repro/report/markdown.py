@@ -26,7 +26,7 @@ from pbwn_repro.report.model import (
     in_words,
     plural,
 )
-from pbwn_repro.report.sections import machine
+from pbwn_repro.report.sections import beside_the_paper, machine
 from pbwn_repro.report.statistics import FEW, Interval, digits, with_interval
 
 RULES: Mapping[Outcome, str] = {
@@ -69,7 +69,10 @@ _HEADER = (
 
 
 def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False, fixed: bool = False) -> str:
-    """Ours as in `7.94 ± 0.16 (5)`, with no more decimals than the spread leaves; a dash where nothing was run."""
+    """Ours as in `7.94 ± 0.16 (5)`, with no more decimals than the spread leaves; a dash where nothing was run.
+
+    Of two runs both values, as in `7.85, 8.02 (2)`.
+    """
     if summary is None:
         return "-"
     lost = f"{summary.diverged} diverged" if summary.diverged else ""
@@ -77,6 +80,8 @@ def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = Fals
         return lost
     counted = ", ".join(part for part in (str(summary.count), lost) if part)
     most = _decimals(summary.mean, decimals, fixed=fixed)
+    if summary.is_pair:
+        return f"{', '.join(f'{value:.{most}f}' for value in summary.values)} ({counted})"
     known = most if summary.decimals is None else min(most, summary.decimals)
     spread = "" if summary.deviation is None else f" ± {summary.deviation:.{known}f}"
     # A failed run carries mean and spread, and leaves the median where it is.
@@ -105,15 +110,28 @@ def chosen_text(summary: Summary | None) -> str:
 
 
 def best_settings(table: Table) -> list[str]:
-    """What was chosen for each row, and for each column where columns differ."""
-    found = []
-    for row in table.rows:
-        chosen = {column.title: chosen_text(table.cells[row.key, column].ours) for column in table.columns}
-        if len(set(filter(None, chosen.values()))) == 1:
-            found.append(f"{row.title} {next(filter(None, chosen.values()))}")
-        else:
-            found += [f"{row.title}, {column}: {words}" for column, words in chosen.items() if words]
-    return found
+    """The settings that were chosen: the one of all cells, or that of each column, or each with its rows and columns.
+
+    Columns of the same runs, such as an error and a loss, count as one.
+    """
+    places = {column.value: column.title.partition(",")[0] for column in table.columns}
+    chosen = {
+        (row.title, places[column.value]): words
+        for row in table.rows
+        for column in table.columns
+        if (words := chosen_text(table.cells[row.key, column].ours))
+    }
+    if len(set(chosen.values())) < 2:
+        return list(dict.fromkeys(chosen.values()))
+    by_place = {place: {words for (_, where), words in chosen.items() if where == place} for place in places.values()}
+    if all(len(settings) == 1 for settings in by_place.values()):
+        return [f"{place}: {words}" for place, [words] in by_place.items()]
+    by_row = {row.title: {words for (title, _), words in chosen.items() if title == row.title} for row in table.rows}
+    found: dict[str, dict[str, None]] = {}
+    for (row, place), words in chosen.items():
+        name = f"“{row}”" if "," in row else row
+        found.setdefault(words, {})[name if len(by_row[row]) == 1 else f"{name} ({place})"] = None
+    return [f"{words} for {', '.join(cells)}" for words, cells in found.items()]
 
 
 def markdown(table: Table) -> str:
@@ -319,9 +337,13 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
     """A section; the paper's sentences and the numbers of others that its table quotes stand in the first of each."""
     yield f"## {section.title}\n"
     yield f"{section.artefact.about}\n"
+    remarks = [f"{paragraph}\n" for paragraph in section.remarks]
+    yield from remarks if section.opens_with_remarks else ()
     yield f"{protocol(section)}: {section.artefact.protocol}\n"
     if section.table:
-        yield f"{section.table.unit[:1].upper()}{section.table.unit[1:]}; {section.table.ours}:\n"
+        if words := beside_the_paper(section):
+            yield f"{words[:1].upper()}{words[1:]}.\n"
+        yield f"{section.table.unit[:1].upper()}{section.table.unit[1:]}; {section.table.legend}:\n"
         yield markdown(section.table if first else without_literature(section.table))
         if chosen := best_settings(section.table):
             yield f"Settings of these runs: {'; '.join(chosen)}.\n"
@@ -337,7 +359,7 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
     if section.compared:
         yield "Compared, without a verdict:\n"
         yield "\n".join(f"- {sentence}" for sentence in section.compared) + "\n"
-    yield from (f"{paragraph}\n" for paragraph in section.remarks)
+    yield from () if section.opens_with_remarks else remarks
     yield "\n".join(f"- {note}" for note in (*section.notes, *section.artefact.departures))
 
 

@@ -17,7 +17,7 @@ from pbwn_repro.config import RunConfig
 from pbwn_repro.data import original
 from pbwn_repro.report.model import Decided, Report, Section, Verdict
 from pbwn_repro.report.statistics import CONFIDENCE, significant
-from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, Shown, effort, network_cost
+from pbwn_repro.runs.estimates import LAYER_SECONDS, TERAFLOPS, Effort, NetworkCost, effort, network_cost
 
 ASSUMPTION = (
     f"GPU hours are the FLOPs of the runs at {TERAFLOPS:g} TFLOP/s, or {1000 * LAYER_SECONDS:g} milliseconds for each "
@@ -82,7 +82,7 @@ def _measurement(artefact: MeasuredArtefact, decided: Decided, section: Section)
     """What may decide a claim that was measured: another measurement where it timed, more seeds where it trained."""
     compared = [min(verdict.counts) for verdict in decided.verdicts if verdict.difference is not None]
     if compared and "seeds" in artefact.options(section.scale or "paper"):
-        return f"Missing: more seeds than its {max(compared)}; the same ones would give the same numbers again."
+        return f"Missing: more than {max(compared)} seeds; to measure again with the same ones gives the same numbers."
     what = "a quieter machine, or more rounds; with this folder moved away, " if compared else ""
     return f"Missing: {what}`{command(section)}` measures it."
 
@@ -233,25 +233,23 @@ def _base(section: Section) -> str:
 
 
 def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
-    """The GPU hours that planned runs take together, and the core hours as far as the section's runs show them."""
+    """The GPU hours that planned runs take together, and the core hours where runs with these networks show them."""
     kinds: dict[str, list[Plan]] = {}
     for plan in plans:  # seeds alike
         kinds.setdefault(json.dumps({**plan.wishes, "seed": 0}, sort_keys=True), []).append(plan)
     alike = [(same[0].config, len(same)) for same in kinds.values()]
-    on_gpu = sum(_effort(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
+    on_gpu = sum(effort_of(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
     words = f"about {_rounded(on_gpu)} GPU hours" if on_gpu >= 0.1 else "a few GPU minutes"
-    runs = section.runs[["path", "config", "environment"]].itertuples(index=False) if section else ()
-    shown = Shown(runs, _effort)
+    if section is None or section.speeds is None or not plans:
+        return words
     on_cores = 0.0
     for config, count in alike:
-        seconds = shown.seconds_of_a_flop(config)
+        seconds = section.speeds.seconds(config, effort_of(config))
         if seconds is None:
             return words
-        on_cores += _effort(config).flops * seconds * count / 3_600
-    if not plans:
-        return words
+        on_cores += seconds * count / 3_600
     cores = f"{_rounded(on_cores)} core hours" if on_cores >= 0.1 else "a few core minutes"
-    return f"{words}, or {cores} at the speed of these runs"
+    return f"{words}, or {cores} at the median speed of such runs"
 
 
 def _rounded(count: float) -> str:
@@ -275,7 +273,8 @@ def _price(name: str, scale: Scale) -> str:
     return f"{words}, shared with {' and '.join(others).replace('-', ' ')}" if others else words
 
 
-def _effort(config: RunConfig) -> Effort:
+def effort_of(config: RunConfig) -> Effort:
+    """What a run amounts to; the cost of a network is counted once."""
     # As many classes more or less change nothing that counts.
     data = config.data.name.replace("cifar100", "cifar10")
     sizes = (config.batch_size, config.data.labels, config.data.context)

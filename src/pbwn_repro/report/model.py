@@ -19,6 +19,7 @@ from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Hi
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.report.statistics import Compared, Interval, decimals_within, deviation, mean
+from pbwn_repro.runs.estimates import Shown
 
 Outcome = Literal["holds", "does not hold", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -97,6 +98,11 @@ class Summary:
         return len(self.values)
 
     @property
+    def is_pair(self) -> bool:
+        """Whether there are two runs: of these both values say more than a mean and a spread."""
+        return self.count == 2 and self.deviation is not None
+
+    @property
     def decimals(self) -> int | None:
         """How many decimals of its mean are known; None where nothing is known of the spread."""
         return decimals_within(self.reach if self.deviation is None else self.deviation)
@@ -136,6 +142,14 @@ class Table:
     fixed: bool = False
     drawn: str = "every run, and the mean (line)"
     undrawn: frozenset[str] = frozenset()
+
+    @property
+    def legend(self) -> str:
+        """How the cells of ours are written: of one or two runs there is no spread to show."""
+        found = [cell.ours for cell in self.cells.values() if cell.ours and cell.ours.values]
+        if self.ours.startswith("mean") and found and max(ours.count for ours in found) <= 2:
+            return "every run (their number)"
+        return f"{self.ours}; of two runs, both values" if any(ours.is_pair for ours in found) else self.ours
 
 
 @dataclass(frozen=True)
@@ -268,6 +282,7 @@ class Section:
         landscapes: figure 1's result, surfaces and all.
         measurement: the folder, where the artefact is measured and not trained.
         remarks: paragraphs that somebody wrote of the runs, in remarks.md beside them.
+        speeds: how fast the runs of the whole report were, which says what missing ones take.
     """
 
     artefact: Artefact
@@ -284,6 +299,7 @@ class Section:
     environments: tuple[Mapping[str, Any], ...] = ()
     measurement: Path | None = None
     remarks: tuple[str, ...] = ()
+    speeds: Shown | None = None
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -350,6 +366,11 @@ class Section:
         for verdict in self.verdicts:
             found.setdefault(verdict.claim, []).append(verdict)
         return tuple(Decided(claim, tuple(verdicts)) for claim, verdicts in found.items())
+
+    @property
+    def opens_with_remarks(self) -> bool:
+        """Whether the remarks are what was found: where no claim is tested, they come first."""
+        return not self.verdicts
 
     @property
     def has_results(self) -> bool:

@@ -49,6 +49,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.palette import own_stroke, tones
+from pbwn_repro.report.sections import beside_the_paper
 from pbwn_repro.report.statistics import Interval, digits
 
 CITATION = """@article{huang2017projection,
@@ -58,6 +59,7 @@ CITATION = """@article{huang2017projection,
   year    = {2017}
 }"""
 Drawn = dict[str, tuple[list[Drawing], list[Drawing]]]  # by the section's anchor
+_LONG = 32  # characters of code, from which on it may have to break on a phone
 _SINGLE = "\N{LEFT SINGLE QUOTATION MARK}\\1\N{RIGHT SINGLE QUOTATION MARK}"
 
 
@@ -144,6 +146,7 @@ def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, fi
         "shortened": table is not section.table,
         "metric": metric,
         "protocol": protocol(section),
+        "beside": beside_the_paper(section),
         "claims": [(decided, needed(decided, section)) for decided in section.claims],
         "has_differences": any(forest(decided.verdicts, metric) for decided in section.claims),
         "figures": figures,
@@ -249,7 +252,8 @@ def _templates() -> Environment:
 def _code(text: str) -> Markup:
     """Text with commands as code, between backticks or bare; no line breaks within an option's name."""
     marked = re.sub(r"(?<!`)\bpbwn [a-z]+ [\w-]+(?: --[\w-]+ [\w=,.-]*\w)+(?!`)", r"`\g<0>`", text)
-    found = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(marked)))
+    found = re.sub(rf"`([^`]{{{_LONG},}})`", r'<code class="long">\1</code>', str(escape(marked)))
+    found = re.sub(r"`([^`]+)`", r"<code>\1</code>", found)
     return Markup(re.sub(r"(?<![\w-])--[a-z][\w-]*", r'<span class="option">\g<0></span>', found))
 
 

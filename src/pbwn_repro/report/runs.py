@@ -82,7 +82,7 @@ class History:
     def early_jump(self) -> float:
         """The largest rise of the loss from one line to the next within the first epoch; 0 if it only falls."""
         early = [loss for step, loss in self.losses if step <= self.steps_per_epoch]
-        return max((later - before for before, later in pairwise(early)), default=0.0)
+        return max([0.0, *(later - before for before, later in pairwise(early))])
 
     def losses_by_epoch(self) -> list[tuple[float, float]]:
         """The training loss averaged over each epoch's lines; a line counts where it ends."""

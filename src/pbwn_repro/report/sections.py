@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from pbwn_repro.catalog import KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
+from pbwn_repro.catalog import ARTEFACTS, KNOWN, SCALES, Column, MeasuredArtefact, Plan, Scale, TrainedArtefact
 from pbwn_repro.catalog.artefact import Axis
 from pbwn_repro.catalog.relatives import RELATIVES
 from pbwn_repro.config import RunConfig, Steps
@@ -21,13 +21,15 @@ from pbwn_repro.errors import UsageError
 from pbwn_repro.methods import title
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.cells import SETTINGS, Cells, best_settings, groups, labelled
-from pbwn_repro.report.curves import plots_of, slug
+from pbwn_repro.report.curves import ROUNDING, largest_deviation, plots_of, slug
 from pbwn_repro.report.measured import measured_section
+from pbwn_repro.report.missing import effort_of
 from pbwn_repro.report.model import Report, Row, Section
 from pbwn_repro.report.relatives import with_ranges, with_times
 from pbwn_repro.report.runs import OWN, read_runs
 from pbwn_repro.report.statistics import Values, compare, digits, diverging, in_common, mean, significant
-from pbwn_repro.report.verdicts import difference_in_words, verdicts
+from pbwn_repro.report.verdicts import amount, difference_in_words, verdicts, with_significance
+from pbwn_repro.runs.estimates import Shown
 from pbwn_repro.tasks import metric_of
 
 _SCALES: Mapping[str, str] = {
@@ -64,7 +66,9 @@ def collect(root: Path) -> Report:
             protocol_differs = f"another protocol: no run of {run.home} at scale {run.scale} has this configuration"
             left_out[run.path] = on_other_copies.get(run.path, protocol_differs)
     found = [*with_times(found), *own_runs(runs[runs.home == OWN])]
-    complete = tuple(replace(each, remarks=_remarks(root, each), notes=_notes(each)) for each in found)
+    made = runs[(runs.state == "done") & (runs.home != OWN)][["path", "config", "environment"]]
+    speeds = Shown(made.itertuples(index=False), effort_of)
+    complete = tuple(replace(each, remarks=_remarks(root, each), notes=_notes(each), speeds=speeds) for each in found)
     return Report(root, complete, dict(sorted(left_out.items())))
 
 
@@ -93,7 +97,7 @@ def _section(cells: Cells, scale: Scale | Literal[""], variant: Mapping[str, Any
     return replace(
         section,
         plots=plots_of(cells, section.anchor),
-        notes=(*_searched(cells), *_diverged(cells), *_skipped(section.runs)),
+        notes=(*_searched(cells), *_diverged(cells), *_skipped(section.runs), *_on_the_sphere(section.runs)),
         environments=tuple({repr(each): each for each in section.runs.environment}.values()),
     )
 
@@ -166,6 +170,28 @@ def _counted(section: Section) -> list[str]:
         f"{count} comparisons, not corrected for their number: between equal methods, about one in twenty would differ "
         "by chance."
     ]
+
+
+def beside_the_paper(section: Section) -> str:
+    """How runs differ from those of the paper's table in length, seeds and data; empty if they do not."""
+    artefact, configs = section.artefact, list(section.runs.config)
+    if not isinstance(artefact, TrainedArtefact) or artefact.name not in ARTEFACTS or not configs:
+        return ""
+    words, lengths = [], {_duration(config) for config in configs}
+    whole, whole_unit = _duration(artefact.plans("paper", seeds=1)[0].config)
+    if len(lengths) == 1 and (whole, whole_unit) not in lengths:
+        [(count, unit)] = lengths
+        between = "of" if unit == whole_unit else f"{unit} instead of"
+        seeds = section.runs.seed.nunique()
+        words = [f"{count:,} {between} {whole:,} {whole_unit}", f"{seeds} {'seed' if seeds == 1 else 'seeds'}"]
+    has_numbers = section.table is not None and any(cell.paper for cell in section.table.cells.values())
+    ending = ": not comparable with the paper's numbers" if words and has_numbers else ""
+    words += ["on JPEG copies of the images"] if any(config.data.name.endswith("-jpeg") for config in configs) else []
+    return ", ".join(words) + ending
+
+
+def _duration(config: RunConfig) -> tuple[int, str]:
+    return (config.epochs, "epochs") if config.epochs else (config.steps or 0, "iterations")
 
 
 def _lengths(configs: Iterable[RunConfig]) -> list[str]:
@@ -271,14 +297,22 @@ def _experiment(config: RunConfig) -> str:
 
 
 def _differing(experiments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings of each that some other does not share, as `--set` takes them.
+    """The settings of each that some other does not share, as `--set` takes them; not what follows from one of these.
 
     >>> _differing([{"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": 2}}]), _differing([{"a": 1}])
     (['a.b=1', 'a.b=3'], [''])
+    >>> _differing([{"kind": "sgd", "momentum": 0.9}, {"kind": "adamw"}])
+    ['kind=sgd', 'kind=adamw']
     """
     flat = [pd.json_normalize(dict(each)).iloc[0].map(str).to_dict() for each in experiments]
     names = sorted({name for each in flat for name in each})
     apart = [name for name in names if len({each.get(name) for each in flat}) > 1]
+    in_all = [name for name in apart if all(name in each for each in flat)]
+
+    def follows(name: str, other: str) -> bool:
+        return len({(each[other], each.get(name)) for each in flat}) == len({each[other] for each in flat})
+
+    apart = in_all + [name for name in apart if not any(follows(name, other) for other in in_all)]
     return [", ".join(f"{name}={each[name]}" for name in apart if name in each) for each in flat]
 
 
@@ -311,6 +345,14 @@ def _skipped(runs: pd.DataFrame) -> list[str]:
     return [f"Steps that were not finite were skipped in {', '.join(found)}."] if found else []
 
 
+def _on_the_sphere(runs: pd.DataFrame) -> list[str]:
+    """That the constraint held to rounding, which is no figure."""
+    largest = largest_deviation(runs)
+    if largest is None or largest >= ROUNDING:
+        return []
+    return [f"Constrained norms deviate by {largest:.1g} of their value at most: rounding."]
+
+
 # --- comparisons without a verdict
 
 
@@ -324,8 +366,7 @@ def _differences(cells: Cells) -> list[str]:
             if ours and theirs:
                 names = (other.title, first.title, column.title if column.value else "")
                 tried = [len(chosen.tried) for row in (other, first) if (chosen := cells.at(row.key, column))]
-                search = f" It is the best of {tried[0]} and of {tried[1]} settings." if max(tried) > 1 else ""
-                found.append(_difference(cells, ours, theirs, names) + search)
+                found.append(_difference(cells, ours, theirs, names) + _best_of(*tried))
     return found
 
 
@@ -336,12 +377,18 @@ def _against_themselves(cells: Cells) -> list[str]:
         for column in _judged(cells):
             values = cells.values(row.key, column)
             seeds = sorted(values)
-            if len(seeds) > 1:
+            if len(seeds) > 3:  # two a side, as an interval needs
                 one, other = ({seed: values[seed] for seed in seeds[start::2]} for start in (0, 1))
                 first, second = (f"{row.title} with {_seeds(part)}" for part in (one, other))
-                sentence = _difference(cells, one, other, (first, second, ""))
-                found.append(f"The same method twice: the {sentence[4:]}")
+                found.append(f"The same method twice. {_difference(cells, one, other, (first, second, ''))}")
     return found
+
+
+def _best_of(ours: int, theirs: int) -> str:
+    """Of how many settings the compared ones are the best; nothing where there was no choice."""
+    if ours == theirs:
+        return f" Each is the best of its method's {ours} settings." if ours > 1 else ""
+    return f" They are the best of {ours} and the best of {theirs} settings."
 
 
 def _seeds(seeds: Collection[int]) -> str:
@@ -354,25 +401,22 @@ def _judged(cells: Cells) -> list[Column]:
 
 
 def _difference(cells: Cells, ours: Values, theirs: Values, names: tuple[str, str, str]) -> str:
-    return f"The {difference_in_words(names, compare(ours, theirs), cells.metric)}."
+    compared = compare(ours, theirs)
+    return with_significance(difference_in_words(names, compared, cells.metric), compared)
 
 
 def _good_ranges(cells: Cells) -> list[str]:
-    """From which to which learning rate each method stays within 5 % of its best, where several were tried."""
+    """At which learning rates each method stays within 5 % of its best, where several were tried."""
     found = []
     for row, column, means in _means_by_rate(cells):
         best = means[_best_rate(means, cells.metric)]
         near = [rate for rate, value in means.items() if abs(value - best) <= NEAR * abs(best)]
-        words = (
-            f"{SETTINGS['lr']}s {min(near):g} to {max(near):g}, a factor of {max(near) / min(near):.3g}"
-            if len(near) > 1
-            else f"{SETTINGS['lr']} {near[0]:g} alone"
-        )
         unit = f" {cells.metric.unit}" if cells.metric.unit else ""
-        tried = ", ".join(f"{rate:g}" for rate in sorted(cells.tried(row.key, column.value, "lr")))
+        tried = len(cells.tried(row.key, column.value, "lr"))
+        rates = ", ".join(f"{rate:g}" for rate in sorted(near))
         found.append(
-            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({significant(best)}{unit}) at the {words}, "
-            f"of {tried}."
+            f"{_place(row, column)} is within {100 * NEAR:g} % of its best ({significant(best)}{unit}) "
+            f"at {len(near)} of {tried} {SETTINGS['lr']}s: {rates}."
         )
     return found
 
@@ -392,7 +436,7 @@ def _carried_over(cells: Cells) -> list[str]:
             cost = f"at {last.title} the best rate of {first.title} was not tried or diverged"
         else:
             loss = abs(carried - means[best[last]])
-            cost = f"at {last.title} the best rate of {first.title} costs {digits(loss)} {cells.metric.points}"
+            cost = f"at {last.title} the best rate of {first.title} costs {amount(digits(loss), cells.metric.points)}"
         found.append(f"{row.title} has its best learning rate at {rates}: {cost}.")
     return found
 

@@ -197,12 +197,13 @@ def digits(value: float, within: Interval | None = None) -> str:
 def decimals_within(reach: float | None) -> int | None:
     """The decimals of a number that is known to within `reach`, a standard deviation or half an interval.
 
-    Those down to the second digit of `reach`: what comes after it is chance. None where nothing is known of it.
+    Those down to the second digit of `reach`: what comes after it is chance. None where nothing is known of it, or
+    where it is nothing but rounding.
 
     >>> decimals_within(4.12), decimals_within(13.2), decimals_within(0.0029), decimals_within(None)
     (1, 0, 4, None)
     """
-    if not reach or not math.isfinite(reach):
+    if not reach or reach < 1e-12 or not math.isfinite(reach):
         return None
     return max(0, 1 - math.floor(math.log10(reach)))
 

@@ -212,8 +212,8 @@ def _with_search(
     if not mine or not theirs or mine == theirs:
         return outcome, ""
     loses = outcome == "does not hold" and theirs < mine and isinstance(criterion, Better | NotWorse)
-    words = f" It is the best of {len(mine)} and of {len(theirs)} settings"
-    return ("does not hold", f"{words}.") if loses else ("undecided", f"{words}, not the same: no verdict.")
+    words = f" This compares the best of {len(mine)} settings with the best of {len(theirs)}"
+    return ("does not hold", f"{words}.") if loses else ("undecided", f"{words}, not the same search: no verdict.")
 
 
 def _with_losses(
@@ -262,9 +262,8 @@ def _gain(claim: Claim, criterion: Grows, row: str, begun: list[Column], cells: 
         outcome, lost, _ = _with_losses("undecided", corners, (row,), cells)
         return Verdict(claim, outcome, words + lost, counts=counts, row=title, against=against, column=place)
     points = METRICS[criterion.metric].points
-    change = (
-        f"{digits(abs(interval.difference), interval)} {points} {'larger' if interval.difference > 0 else 'smaller'}"
-    )
+    size = amount(digits(abs(interval.difference), interval), points)
+    change = f"{size} {'larger' if interval.difference > 0 else 'smaller'}"
     seen = "No significant difference: the" if interval.contains_zero else "The"
     words = (
         f"{seen} gain of {title} over {against} is {change} at {last.title} than at {first.title} "
@@ -426,9 +425,9 @@ def _quoted(
     )
     difference, counts = mean(differences), (len(values), len(values))
     outcome, firmly = (one_sided(found, counts, lower=True) for found in (interval, strict))
-    amount = _amount(difference, interval, metric.points)
+    size = _amount(difference, interval, metric.points)
     limits = span(interval) if interval else "one run; an interval needs at least two"
-    words = f"The {metric.words} of {names[0]} at {names[2]} is {amount} than the {quoted:g} of {names[1]} ({limits})."
+    words = f"The {metric.words} of {names[0]} at {names[2]} is {size} than the {quoted:g} of {names[1]} ({limits})."
     compared = Compared(difference, interval, counts, dots=tuple(differences))
     firm, few = firmly == outcome, len(values) < FEW
     return Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few, gap=abs(difference))
@@ -469,11 +468,12 @@ def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
             ours, theirs = (good_settings(found[row], metric, best, criterion.margin) for row in pair)
             least = min(len(runs) for row in pair for runs in found[row].values())
             names = (cells.title(pair[0]), cells.title(pair[1]), column.title)
+            good = [f"{len(rates)} ({_listed(rates)})" if rates else "none" for rates in (ours, theirs)]
             words = (
                 f"At {column.title}, {names[0]} is within {criterion.margin:g} {metric.points} of the {metric.lowest} "
-                f"{metric.words} ({significant(best)}) at {_listed(ours) or 'none'}, {names[1]} at "
-                f"{_listed(theirs) or 'none'}, of the {what}s {_listed(found[pair[0]])}"
-                f"{'' if least else ' (not all of them run)'}."
+                f"{metric.words} ({f'{significant(best)} {metric.unit}'.rstrip()}) at {good[0]}, "
+                f"{names[1]} at {good[1]}, of {len(found[pair[0]])} {what}s"
+                f"{'' if least else '; not all of them have been run'}."
             )
             holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"
             outcome = holds if least else "undecided"
@@ -505,14 +505,34 @@ def difference_in_words(names: tuple[str, str, str], compared: Compared, metric:
     """By how much one row is above or below another, without a full stop and without a verdict."""
     row, against, column = names
     assert compared.difference is not None, "there are runs on both sides"
-    amount = _amount(compared.difference, compared.interval, metric.points)
+    relation = f"{_amount(compared.difference, compared.interval, metric.points)} than"
     place = f" at {column}" if column else ""
-    return f"{metric.words} of {row} is {amount} than that of {against}{place}{_basis(compared)}"
+    return (
+        f"{metric.words} of {row} is {relation if compared.difference else 'the same as'} that of {against}{place}"
+        f"{_basis(compared)}"
+    )
+
+
+def with_significance(found: str, compared: Compared) -> str:
+    """The sentence of a difference; one whose interval contains zero is no significant one, which is said first."""
+    if compared.interval is None:
+        return f"The {found}."
+    if says_nothing(compared.interval, compared.counts):
+        return f"The {found}: {NO_SPREAD}."
+    return f"{'No significant difference: the' if compared.interval.contains_zero else 'The'} {found}."
 
 
 def _amount(difference: float, interval: Interval | None, unit: str = "") -> str:
-    words = [digits(abs(difference), interval), unit, "lower" if difference < 0 else "higher"]
-    return " ".join(filter(None, words))
+    return f"{amount(digits(abs(difference), interval), unit)} {'lower' if difference < 0 else 'higher'}"
+
+
+def amount(number: str, unit: str) -> str:
+    """A number with its unit, in the singular after a one.
+
+    >>> amount("1", "points"), amount("1.0", "points"), amount("0.3", "")
+    ('1 point', '1.0 points', '0.3')
+    """
+    return f"{number} {unit.removesuffix('s') if number == '1' else unit}".rstrip()
 
 
 def _basis(compared: Compared) -> str:
@@ -535,12 +555,9 @@ def _sentence(
         place = f" at {column}" if column else ""
         return f"{row} against {against}{place}: {_nothing(compared.counts)}, nothing to compare."
     found = difference_in_words(names, compared, metric)
-    if compared.interval is None:
-        return f"The {found}."
-    if says_nothing(compared.interval, compared.counts):
-        return f"The {found}: {NO_SPREAD}."
-    if isinstance(criterion, Better | Higher):
-        return f"{'No significant difference: the' if compared.interval.contains_zero else 'The'} {found}."
+    is_open = compared.interval is None or says_nothing(compared.interval, compared.counts)
+    if is_open or isinstance(criterion, Better | Higher):
+        return with_significance(found, compared)
     margin = digits(margin_of(criterion, level))
     ending = {
         "holds": f"within the margin of {margin}",

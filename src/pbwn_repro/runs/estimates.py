@@ -200,17 +200,15 @@ class Speeds:
     def estimate(self, config: RunConfig, dataset: AnySet | None = None) -> Estimate:
         """What a run with this configuration takes here."""
         work = self.effort(config, dataset)
-        return Estimate(_STARTING + self._seconds(config, work), work.bytes, work.flops)
+        seconds = self._shown.seconds(config, work) or _STARTING + self._tested_seconds(config, work)
+        return Estimate(seconds, work.bytes, work.flops)
 
     def measuring_seconds(self, flops: float) -> float:
         """How long so much work takes a core with convolutional networks: what is measured is the processor's time."""
         return flops / self._probed("convolutional", "cpu")
 
-    def _seconds(self, config: RunConfig, work: Effort) -> float:
-        """As runs with this network or its family have shown, or as the machine's test shows."""
-        shown = self._shown.seconds_of_a_flop(config)
-        if shown:
-            return work.flops * shown
+    def _tested_seconds(self, config: RunConfig, work: Effort) -> float:
+        """As the machine's test shows."""
         speed = self._probed(models.find(config.model).family.work, self.device)
         return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
 
@@ -277,7 +275,7 @@ def _probe(kind: str, device: str) -> float:
 class Shown:
     """How fast finished runs were: the seconds that a core, or a GPU, took for one FLOP of a training step.
 
-    runs: their folders, configurations and environments.
+    runs: their folders, configurations and environments; times are read once a run with such a network is asked for.
     effort: what a configuration amounts to.
     """
 
@@ -287,18 +285,29 @@ class Shown:
         effort: Callable[[RunConfig], Effort],
         device: str = "cpu",
     ) -> None:
-        self._by_name: dict[str, list[float]] = {}
+        self._effort = effort
+        self._by_name: dict[str, list[tuple[Path, RunConfig, int]]] = {}
+        self._seconds_of_a_flop: dict[str, float | None] = {}
         for path, config, environment in runs:
-            if (environment.get("device") == "cpu") == (device == "cpu") and (taken := _seconds_of_a_step(path)):
+            if (environment.get("device") == "cpu") == (device == "cpu"):
                 cores = environment.get("threads", 1) if device == "cpu" else 1
-                seconds = taken * cores / effort(config).step_flops
                 for name in (_network(config), _family(config)):
-                    self._by_name.setdefault(name, []).append(seconds)
+                    self._by_name.setdefault(name, []).append((path, config, cores))
 
-    def seconds_of_a_flop(self, config: RunConfig) -> float | None:
-        """As runs with the same network have shown, or else those of its family; None if there are none."""
-        shown = self._by_name.get(_network(config)) or self._by_name.get(_family(config))
-        return statistics.median(shown) if shown else None
+    def seconds(self, config: RunConfig, work: Effort) -> float | None:
+        """What a run takes, at the median speed of those with its network, or else its family; None without any."""
+        of_a_flop = self._median(_network(config)) or self._median(_family(config))
+        return _STARTING + work.flops * of_a_flop if of_a_flop else None
+
+    def _median(self, name: str) -> float | None:
+        if name not in self._seconds_of_a_flop:
+            found = [
+                taken * cores / self._effort(config).step_flops
+                for path, config, cores in self._by_name.get(name, ())
+                if (taken := _seconds_of_a_step(path))
+            ]
+            self._seconds_of_a_flop[name] = statistics.median(found) if found else None
+        return self._seconds_of_a_flop[name]
 
 
 @cache

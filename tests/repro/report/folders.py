@@ -46,6 +46,7 @@ def write_run(
     data=None,
     state="done",
     environment=ENVIRONMENT,
+    deviation=1e-7,
 ):
     """Write the folder of a run whose test error and training loss go through these values, evenly spread.
 
@@ -67,7 +68,7 @@ def write_run(
             line = {"step": step, "epoch": step / STEPS_PER_EPOCH, metric_of(config).name: _at(errors, step, steps)}
             line |= {"test_top5_error": _at(top5, step, steps)} if top5 else {}
             line |= {"test_loss": 1.0, "weight_norms": [0.5, 0.8, 1.0, 1.1, 2.0]}
-            line |= {} if config.method in ("normal", "wn") else {"deviation": 1e-7}
+            line |= {} if config.method in ("normal", "wn") else {"deviation": deviation}
             lines.append(line)
             evaluations.append(line)
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))

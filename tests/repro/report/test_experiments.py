@@ -85,12 +85,12 @@ def test_differences_and_good_ranges_are_told_without_a_verdict(tmp_path):
     found = section(collect(tmp_path), RULES, "short")
     assert not found.verdicts
     assert found.compared[0].startswith("The test error of PBWN is 1.00 points lower than that of Normal")
-    assert found.compared[0].endswith("3 pairs by seed). It is the best of 6 and of 6 settings.")
+    assert found.compared[0].endswith("3 pairs by seed). Each is the best of its method's 6 settings.")
     assert found.compared[-4:] == (
-        "Normal is within 5 % of its best (10.1 %) at the learning rate 0.1 alone, of 0.02, 0.1, 0.5.",
-        "PBWN is within 5 % of its best (9.1 %) at the learning rates 0.1 to 0.5, a factor of 5, of 0.02, 0.1, 0.5.",
-        "PBWN, tangent is within 5 % of its best (9.2 %) at the learning rate 0.1 alone, of 0.02, 0.1, 0.5.",
-        "PBWN, angle is within 5 % of its best (8.1 %) at the learning rate 0.02 alone, of 0.02, 0.1, 0.5.",
+        "Normal is within 5 % of its best (10.1 %) at 1 of 3 learning rates: 0.1.",
+        "PBWN is within 5 % of its best (9.1 %) at 2 of 3 learning rates: 0.1, 0.5.",
+        "PBWN, tangent is within 5 % of its best (9.2 %) at 1 of 3 learning rates: 0.1.",
+        "PBWN, angle is within 5 % of its best (8.1 %) at 1 of 3 learning rates: 0.02.",
     )
 
 

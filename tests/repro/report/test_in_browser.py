@@ -120,7 +120,7 @@ def test_every_figure_is_drawn_once_and_has_a_size(look, whole, width):
     )
     assert len(sizes) >= len(whole.sections)
     for [[across, down]] in sizes:
-        assert 250 < across <= width
+        assert 250 < across <= max(width, 480)
         assert down > 80
 
 
@@ -143,6 +143,15 @@ def test_every_cell_can_be_seen(look, whole):
 @pytest.mark.parametrize("details", [True, False])
 def test_nothing_sticks_out_on_a_phone(look, details):
     assert look(width=360, details=details).execute_script("return document.documentElement.scrollWidth") == 360
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_text_of_figures_is_large_enough_to_be_read(look, width):
+    sizes = look(width=width).execute_script(
+        "return [...document.querySelectorAll('.drawing svg')].map((svg) => "
+        "svg.getBoundingClientRect().width / svg.viewBox.baseVal.width * 8.5);"
+    )
+    assert min(sizes) > 10
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -34,14 +34,16 @@ OURS = Summary((1.6, 1.7), 1.65, 0.0707, {"lr": 0.1}, 1)
     [
         (None, "-"),
         (Summary((8.0,), 8.0, None), "8.00 (1)"),
-        (Summary((8.0, 9.0), 8.5, 0.7071), "8.50 ± 0.71 (2)"),
-        (OURS, "1.65 ± 0.07 (2, 1 diverged)"),
+        (Summary((8.0, 9.0), 8.5, 0.7071), "8.00, 9.00 (2)"),
+        (Summary((8.0, 9.0, 10.0), 9.0, 1.0), "9.0 ± 1.0 (3)"),
+        (OURS, "1.60, 1.70 (2, 1 diverged)"),
         (Summary((), math.nan, None, {}, 3), "3 diverged"),
         (Summary((0.000821,), 0.000821, None), "0.000821 (1)"),
         (Summary((0.0,), 0.0, None), "0.00 (1)"),
         (Summary((-0.0123,), -0.0123, None), "-0.0123 (1)"),
-        (Summary((24.4, 30.3), 27.36, 4.12), "27.4 ± 4.1 (2)"),
-        (Summary((0.0, 0.0049), 0.00247, 0.00291), "0.0025 ± 0.0029 (2)"),
+        (Summary((24.4, 27.36, 30.3), 27.36, 4.12), "27.4 ± 4.1 (3)"),
+        (Summary((0.0, 0.0025, 0.0049), 0.00247, 0.00291), "0.0025 ± 0.0029 (3)"),
+        (Summary((0.0, 0.0049), 0.00247, 0.00291), "0.00000, 0.00490 (2)"),
         (Summary((180.1, 196.57), 196.57, None, reach=12.3), "197 (2)"),
     ],
 )
@@ -60,7 +62,7 @@ def test_the_papers_numbers_keep_their_digits_and_ours_have_as_many():
     paper = Number(1.607, 0.005, text="1.607 ± 0.005")
     assert paper_text(paper) == "1.607 ± 0.005"
     assert paper_text(find("table-8").table.numbers["gan-fm", "100 labels"]) == "0.93 ± 0.065"
-    assert texts(Cell(OURS, paper)) == ("1.650 ± 0.071 (2, 1 diverged)", "1.607 ± 0.005")
+    assert texts(Cell(OURS, paper)) == ("1.600, 1.700 (2, 1 diverged)", "1.607 ± 0.005")
 
 
 ROWS = (Row("pbwn", "PBWN", "pbwn"), Row("other", "Other_one & more", "other"))
@@ -82,7 +84,7 @@ def test_markdown_has_ours_and_the_papers_in_each_cell():
     assert markdown(TABLE).splitlines() == [
         "|  | Res-20 | Res-32 |",
         "| --- | ---: | ---: |",
-        "| PBWN | 1.65 ± 0.07 (2, 1 diverged) · *1.50 ± 0.25* | - |",
+        "| PBWN | 1.60, 1.70 (2, 1 diverged) · *1.50 ± 0.25* | - |",
         "| Other_one & more | - · *2.00* | - |",
     ]
 
@@ -101,18 +103,53 @@ def test_latex_escapes_words_and_has_one_field_for_each_column():
     text = latex(TABLE, "Test error in %")
     assert r"\caption{Test error in \%}" in text
     assert r"Other\_one \& more (paper) & 2.00 & - \\" in text
-    assert r"PBWN & 1.65 $\pm$ 0.07 (2, 1 diverged) & - \\" in text
+    assert r"PBWN & 1.60, 1.70 (2, 1 diverged) & - \\" in text
     assert r"\quad paper & 1.50 $\pm$ 0.25 & - \\" in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {line.replace(r"\&", "").count("&") for line in rows} == {2}
 
 
-def test_best_settings_name_the_column_where_columns_differ():
-    other = Summary((1.0,), 1.0, None, {"lr": 0.3})
-    cells = {**TABLE.cells, ("pbwn", RES_32): Cell(other, None)}
-    assert best_settings(TABLE) == ["PBWN lr = 0.1"]
-    different = Table(TABLE.rows, TABLE.columns, cells, "")
-    assert best_settings(different) == ["PBWN, Res-20: lr = 0.1", "PBWN, Res-32: lr = 0.3"]
+ROWS = (Row("normal", "Normal", "normal"), Row("pbwn", "PBWN, b", "pbwn"))
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((0.1, 0.1, 0.1, 0.1), ["lr = 0.1"]),
+        ((0.1, 0.3, 0.1, 0.3), ["20 layers: lr = 0.1", "32 layers: lr = 0.3"]),
+        ((0.1, 0.1, 0.3, 0.3), ["lr = 0.1 for Normal", "lr = 0.3 for “PBWN, b”"]),
+        (
+            (0.1, 0.1, 0.3, 0.1),
+            ["lr = 0.1 for Normal, “PBWN, b” (32 layers)", "lr = 0.3 for “PBWN, b” (20 layers)"],
+        ),
+        ((None, None, None, None), []),
+    ],
+)
+def test_best_settings_are_told_once_or_by_column_or_by_row(rates, words):
+    columns = tuple(
+        Column(f"{depth} layers, {kind}", depth, kind)
+        for depth in ("20", "32")
+        for kind in ("test_error", "final_loss")
+    )
+    places = [(row.key, column) for row in ROWS for column in columns]
+    cells = {
+        place: Cell(Summary((1.0,), 1.0, None, {"lr": rates[at // 2]} if rates[at // 2] else {}), None)
+        for at, place in enumerate(places)
+    }
+    assert best_settings(Table(ROWS, columns, cells, "")) == words
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ((3, 1), "mean ± standard deviation (runs)"),
+        ((3, 2), "mean ± standard deviation (runs); of two runs, both values"),
+        ((2, 1), "every run (their number)"),
+    ],
+)
+def test_the_legend_of_a_table_says_what_stands_in_its_cells(counts, words):
+    cells = {(row.key, RES_20): Cell(Summary.of([1.0] * count), None) for row, count in zip(ROWS, counts, strict=True)}
+    assert Table(ROWS, (RES_20,), cells, "").legend == words
 
 
 @pytest.fixture
@@ -202,7 +239,9 @@ def test_what_is_missing_is_priced_in_core_hours_where_the_runs_tell_their_times
             (folder / "timing.jsonl").write_text('{"step": 100, "seconds": 0.024}\n')
     line, *_ = [line for line in whole(collect(tmp_path)).splitlines() if line.startswith("Missing: ")]
     # 15,000 iterations of 24 ms are 6 minutes with 20 labels; with more labels an iteration has more FLOPs.
-    found = re.search(r"14 runs of this scale's protocol .* or ([\d.]+) core hours at the speed of these runs", line)
+    found = re.search(
+        r"14 runs of this scale's protocol .* or ([\d.]+) core hours at the median speed of such runs", line
+    )
     assert 14 * 0.1 < float(found[1]) < 14 * 0.2
 
 

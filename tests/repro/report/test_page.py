@@ -124,7 +124,7 @@ def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
     begun = replace(whole.sections[1], begun=whole.sections[1].begun.head(0))
     text = page(replace(whole, sections=(whole.sections[-1], begun)))
     assert 'id="figure-2a-paper"' not in text
-    assert '<code>pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>' in text
+    assert '<code class="long">pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>' in text
     assert ">Effect of norm projection</td>" in text
 
 
@@ -233,7 +233,11 @@ def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
         ("table-5-pbwn", "time over Normal's, in %; less is better", ("less time", "more time")),
         ("table-8-better", "test error, difference in points; lower is better", ("A better", "B better")),
         ("figure-2a-rate", "final training loss, difference; lower is better", (FOR, AGAINST)),
-        ("figure-2b-jumps", "largest early rise of the loss, difference; the claim says higher", (AGAINST, FOR)),
+        (
+            "figure-2b-jumps",
+            "largest rise of the loss in the first epoch, difference; the claim says higher",
+            (AGAINST, FOR),
+        ),
     ],
 )
 def test_a_plot_of_differences_names_its_unit_and_what_each_side_means(name, unit, sides):
@@ -298,7 +302,7 @@ def test_the_number_of_a_card_is_not_torn_from_its_unit():
 def test_a_bare_command_in_a_remark_is_set_as_code_and_its_options_do_not_break(whole):
     remarks = ("The paper's data: pbwn reproduce figure-2a --scale paper. Also `--only lr=1`, and day-old words.",)
     shown = page(replace(whole, sections=(replace(whole.sections[0], remarks=remarks),)))
-    assert '<code>pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>. Also' in shown
+    assert '<code class="long">pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>. Also' in shown
     assert '<code><span class="option">--only</span> lr=1</code>, and day-old words.' in shown
 
 

@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbwn_repro.catalog import ARTEFACTS
-from pbwn_repro.report.figures import of_plot
+from pbwn_repro.report.figures import drawings, of_plot
 from pbwn_repro.report.markdown import whole
 from pbwn_repro.report.missing import command
 from pbwn_repro.report.page import page
 from pbwn_repro.report.runs import read_history
-from pbwn_repro.report.sections import collect
+from pbwn_repro.report.sections import beside_the_paper, collect
 from repro.report.folders import ENVIRONMENT, STEPS_PER_EPOCH, cell_at, config_of, own_plan, plans, section, write_run
+
+NOT_COMPARABLE = ": not comparable with the paper's numbers"
 
 
 def cell(report, artefact, row, column, scale="paper", **variant):
@@ -67,7 +69,7 @@ def test_how_often_a_run_was_observed_does_not_part_it_from_others_where_only_it
     report = collect(tmp_path)
     assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0, 9.0)
     assert not report.left_out
-    assert "8.50" in whole(report)
+    assert "8.00, 9.00 (2)" in whole(report)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,40 @@ def test_a_variant_is_a_section_of_its_own(tmp_path):
     report = collect(tmp_path)
     assert cell(report, "table-3", "PBWN", "Res-20").ours.values == (8.0,)
     assert cell(report, "table-3", "PBWN", "Res-20", init="authors").ours.values == (9.0,)
-    assert len({plot.name for each in report.sections for plot in each.plots}) == 8
+    assert len({plot.name for each in report.sections for plot in each.plots}) == 6
+
+
+def test_deviations_from_the_sphere_are_a_figure_unless_all_are_rounding(tmp_path):
+    [plan] = plans("table-3", "short", seeds=1, method="pbwn", depth=20, init="paper")
+    write_run(tmp_path, plan)
+    found = section(collect(tmp_path), "table-3", "short")
+    assert not [plot for plot in found.plots if "deviation" in plot.name]
+    assert "Constrained norms deviate by 1e-07 of their value at most: rounding." in found.notes
+    [plan] = plans("table-3", "short", seeds=1, method="pbwn-epoch", depth=20, init="paper")
+    write_run(tmp_path, plan, deviation=0.1)
+    found = section(collect(tmp_path), "table-3", "short")
+    [plot] = [plot for plot in found.plots if "deviation" in plot.name]
+    assert plot.title == "Largest deviation from the sphere, before an epoch is projected, Res-20"
+    assert not [note for note in found.notes if "rounding" in note]
+
+
+@pytest.mark.parametrize(
+    ("artefact", "scale", "labels", "data", "words"),
+    [
+        ("table-3", "paper", {"depth": 20, "init": "paper"}, None, ""),
+        ("table-3", "short", {"depth": 20, "init": "paper"}, None, f"8 of 160 epochs, 2 seeds{NOT_COMPARABLE}"),
+        ("table-3", "paper", {"depth": 20, "init": "paper"}, "cifar10-jpeg", "on JPEG copies of the images"),
+        ("figure-2a", "short", {"sizes": "paper", "lr": 0.3}, None, "5 of 20 epochs, 2 seeds"),
+        ("figure-2a", "smoke", {"sizes": "paper", "lr": 0.3}, None, "2 of 20 epochs, 2 seeds"),
+        ("intervals-bn", "short", {"interval": 10}, None, ""),
+    ],
+)
+def test_how_runs_differ_from_the_papers_is_told_beside_its_numbers(tmp_path, artefact, scale, labels, data, words):
+    if "interval" not in labels:
+        labels = {**labels, "method": "pbwn"}
+    for plan in plans(artefact, scale, seeds=2, **labels):
+        write_run(tmp_path, plan, data=data)
+    assert beside_the_paper(section(collect(tmp_path), artefact, scale)) == words
 
 
 def test_a_control_is_a_row_of_its_own_below_the_papers_and_in_no_cell_of_them(tmp_path):
@@ -289,7 +324,7 @@ def test_the_number_of_comparisons_is_told(tmp_path):
 def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     for method, rates in (("pbwn", {0.1: 9.0, 0.3: 8.9, 1.0: 20.0}), ("normal", {0.1: 10.0, 0.3: 12.0, 1.0: None})):
         for rate, error in rates.items():
-            for seed in (1, 2, 3):
+            for seed in (1, 2, 3, 4):
                 plan = own_plan(method=method, lr=rate, seed=seed)
                 lost = error is None
                 ends = (50.0, 0.0 if lost else error + seed * (0.1 if method == "pbwn" else 0.2))
@@ -300,19 +335,18 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     longer, shorter = sorted(report.sections, key=lambda each: -len(each.runs))
     assert (longer.title, len(shorter.runs)) == ("Your runs: resnet-20 on cifar10 (epochs=4)", 1)
     assert longer.anchor != shorter.anchor
-    assert cell_at(longer, "PBWN", "test error (%)").ours.values == pytest.approx((9.0, 9.1, 9.2))
+    assert cell_at(longer, "PBWN", "test error (%)").ours.values == pytest.approx((9.0, 9.1, 9.2, 9.3))
     assert cell_at(longer, "PBWN", "test error (%)").ours.chosen == {"lr": 0.3, "weight_decay": 0.0001}
     assert not longer.verdicts
     compared, *itself, first, second = longer.compared
-    assert itself[1].startswith("The same method twice: the test error of PBWN with seeds 1, 3 is ")
-    assert itself[1].endswith(
-        "than that of PBWN with seed 2, but with 2 and 1 runs; an interval needs at least two per side."
-    )
-    assert compared.startswith("The test error of PBWN is 1.30 points lower than that of Normal (95 % interval ")
-    assert compared.endswith("paired t, 3 pairs by seed). It is the best of 3 and of 3 settings.")
+    again = "The same method twice. No significant difference: the test error of PBWN with seeds 1, 3 is "
+    assert itself[1].startswith(again)
+    assert "than that of PBWN with seeds 2, 4 (95 % interval " in itself[1]
+    assert compared.startswith("The test error of PBWN is 1.35 points lower than that of Normal (95 % interval ")
+    assert compared.endswith("paired t, 4 pairs by seed). Each is the best of its method's 3 settings.")
     assert [first, second] == [
-        "Normal is within 5 % of its best (10.4 %) at the learning rate 0.1 alone, of 0.1, 0.3, 1.",
-        "PBWN is within 5 % of its best (9.1 %) at the learning rates 0.1 to 0.3, a factor of 3, of 0.1, 0.3, 1.",
+        "Normal is within 5 % of its best (10.5 %) at 1 of 3 learning rates: 0.1.",
+        "PBWN is within 5 % of its best (9.15 %) at 2 of 3 learning rates: 0.1, 0.3.",
     ]
     assert [plot for plot in longer.plots if plot.name == f"{longer.anchor}-search"]
     text, shown = whole(report), page(report)
@@ -321,6 +355,23 @@ def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
     assert "Compared, without a verdict" in text
     assert shown.count("Your runs") >= 2
     assert "pbwn reproduce" not in shown
+
+
+def test_of_one_run_there_are_no_dots_and_of_two_no_method_is_compared_with_itself(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path, own_plan(method="pbwn", seed=seed), errors=(50.0, 8.0 + seed))
+        [found] = collect(tmp_path).sections
+        names = [drawing.name for drawing in drawings(found)[0]]
+        assert (f"{found.anchor}-dots" in names) == (seed == 2)
+        assert not found.compared
+
+
+def test_one_point_is_no_points_and_an_interval_around_zero_no_difference(tmp_path):
+    for method, errors in (("normal", (12.0, 10.0)), ("pbwn", (8.0, 12.0))):
+        for seed, error in enumerate(errors, 1):
+            write_run(tmp_path, own_plan(method=method, seed=seed), errors=(50.0, error))
+    [sentence] = collect(tmp_path).sections[0].compared
+    assert sentence.startswith("No significant difference: the test error of PBWN is 1 point lower than that of Normal")
 
 
 def test_a_damaged_run_of_your_own_is_named(tmp_path):

@@ -45,7 +45,7 @@ def test_runs_that_were_really_made_are_collected(real):
         values = cell_at(section, row, "test error (%)").ours.values
         assert values == tuple(results[method, seed]["test_error"] for seed in (1, 2))
     names = {plot.name.removeprefix("figure-2a-smoke-") for plot in section.plots}
-    assert names == {"training-loss", "test-error", "weight-norms", "deviation"}
+    assert names == {"training-loss", "test-error", "weight-norms"}
     assert any("digits, stand-ins for the paper's set" in note for note in section.notes)
     assert section.environments[0]["packages"]["torch"] == torch.__version__
 
@@ -70,7 +70,8 @@ def test_runs_are_shown_with_cells_verdicts_and_states(real):
     root, _ = real
     text = invoke("show", "figure-2a", "--out", root)
     assert "Figure 2a: Effect of norm projection" in text
-    assert "Settings of these runs: Normal lr = 0.3; PBWN lr = 0.3" in text
+    assert "Settings of these runs: lr = 0.3\n" in text
+    assert "2 of 20 epochs, 2 seeds." in text
     assert "runs: 4 done, 8 missing: pbwn reproduce figure-2a --scale smoke" in text
     assert "“using the ordinary gradient has nearly identical training loss curve" in text
 

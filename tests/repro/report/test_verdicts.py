@@ -218,7 +218,9 @@ def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path
     search("pbwn", [0.001, 0.002], [0.9, 1.0, 1.1])
     found = verdict(tmp_path, "table-8-better", **columns)
     assert found.outcome == "undecided"
-    assert found.sentence.endswith("It is the best of 2 and of 1 settings, not the same: no verdict.")
+    assert found.sentence.endswith(
+        "compares the best of 2 settings with the best of 1, not the same search: no verdict."
+    )
     search("normal", [0.002], [1.4, 1.5, 1.6])
     assert verdict(tmp_path, "table-8-better", **columns).outcome == "holds"
 
@@ -272,7 +274,9 @@ def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
                 write_run(tmp_path, plan, losses=(loss, loss + plan.labels["seed"] / 1000))
     found = verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "")
     assert found.outcome == "undecided"
-    assert found.sentence.endswith("It is the best of 3 and of 1 settings, not the same: no verdict.")
+    assert found.sentence.endswith(
+        "compares the best of 3 settings with the best of 1, not the same search: no verdict."
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +401,7 @@ def test_each_claim_of_a_section_has_a_verdict(tmp_path):
     ("name", "words"),
     [
         ("table-5", "Missing: a quieter machine, or more rounds; with this folder moved away, `pbwn reproduce "),
-        ("conditioning", "Missing: more seeds than its 3; the same ones would give the same numbers again."),
+        ("conditioning", "Missing: more than 3 seeds; to measure again with the same ones gives the same numbers."),
     ],
 )
 def test_an_open_measurement_lacks_rounds_where_it_timed_and_seeds_where_it_trained(name, words):
