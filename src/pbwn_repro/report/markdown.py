@@ -63,6 +63,7 @@ _HEADER = (
     *("row", "column", "ours", "deviation", "median", "runs", "diverged", "chosen"),
     *("paper", "paper_spread", "paper_seeds"),
 )
+_TINY = 1e-5  # below, powers of ten read more easily than zeros
 
 
 # --- cells and tables
@@ -78,7 +79,11 @@ def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = Fals
     lost = f"{summary.diverged} diverged" if summary.diverged else ""
     if not summary.values:
         return lost
+    if summary.is_count:
+        return f"{summary.mean:.0f}"
     counted = ", ".join(part for part in (str(summary.count), lost) if part)
+    if 0 < abs(summary.mean) < _TINY and not fixed:
+        return f"{summary.mean:.1e} ({counted})"
     most = _decimals(summary.mean, decimals, fixed=fixed)
     if summary.is_pair:
         return f"{', '.join(f'{value:.{most}f}' for value in summary.values)} ({counted})"

@@ -81,6 +81,7 @@ class Summary:
     chosen: Mapping[str, Any] = field(default_factory=dict)
     diverged: int = 0
     reach: float | None = None
+    is_count: bool = False  # of settings, and no mean of runs
 
     @classmethod
     def of(cls, values: Sequence[float], chosen: Mapping[str, Any] | None = None, diverged: int = 0) -> Summary:

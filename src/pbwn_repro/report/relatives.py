@@ -27,7 +27,9 @@ def with_ranges(table: Table, cells: Cells) -> Table:
         for row in rows:
             tried = any(runs[row.key].values())
             good = good_settings(runs[row.key], TEST_ERROR, best, GOOD) if best is not None and tried else None
-            found[row.key, column] = Cell(None if good is None else Summary((float(len(good)),), len(good), None), None)
+            found[row.key, column] = Cell(
+                None if good is None else Summary((float(len(good)),), len(good), None, is_count=True), None
+            )
     unit = (
         f"{table.unit}, and the number of learning rates with an error within {GOOD:g} points of the lowest of all rows"
     )
