@@ -40,7 +40,8 @@ class Driver:
     projected: bool = False
     radius_step: int = 0  # the number of steps at the last projection
     masters: dict[str, Hashable] = field(default_factory=dict)
-    stateless: Sequence[ConstrainedWeight] | None = None  # not yet searched for masters; None: nothing is
+    unsearched: Sequence[ConstrainedWeight] | None = None  # for masters, for lack of state; None: nothing is searched
+    undecided: Sequence[ConstrainedWeight] = ()  # weights with a copy that may be a master once they have moved
     has_begun: bool = False
     before: list[Tensor] | None = None  # the weights as a step found them, while it is taken
     watched: Watched | None = None  # a step that is recorded, while it is taken
@@ -60,16 +61,17 @@ class Driver:
     def find_masters(self) -> None:
         """Recognise master weights: of each weight once its optimizer has state of it, elsewhere in the first step."""
         optimizer = self.owner()
-        if optimizer is None or (self.stateless is not None and not optimizer.state):
+        if optimizer is None or not (self.unsearched is None or self.undecided or optimizer.state):
             return
-        unknown = self.weights if self.stateless is None else self.stateless
+        unsearched = self.weights if self.unsearched is None else self.unsearched
         state: Mapping[Any, Any] = optimizer.state  # a weight that is gone has none
-        stateless = [weight for weight in unknown if not state.get(weight.found)]
-        if self.stateless is None or len(stateless) < len(unknown):
-            found = find_masters(optimizer, [weight for weight in unknown if weight.name not in self.masters])
+        stateless = [weight for weight in unsearched if not state.get(weight.found)]
+        if self.unsearched is None or self.undecided or len(stateless) < len(unsearched):
+            unknown = [weight for weight in (*unsearched, *self.undecided) if weight.name not in self.masters]
+            found, self.undecided = find_masters(optimizer, dict.fromkeys(unknown), set(self.masters.values()))
             self.masters |= found
             self.batch = None if found else self.batch
-        self.stateless = stateless
+        self.unsearched = stateless
 
     def keep_masters_of(self, optimizer: Optimizer) -> None:
         """Forget the masters that another optimizer does not have; its own are found in its first step."""
@@ -97,7 +99,8 @@ class Driver:
     def refuse_half_precision(self, step: str) -> None:
         """Refuse weights of which most of a small update is rounding, unless the optimizer keeps masters of them."""
         for weight in self.weights:
-            if weight.tensor.dtype.itemsize < 4 and weight.name not in self.masters:
+            is_lost = weight.tensor.dtype.itemsize < 4 and weight.name not in self.masters
+            if is_lost and weight not in self.undecided:  # which has not moved
                 raise TypeError(
                     f'step="{step}" needs updates that are not lost in rounding, but weight {weight.name!r} is '
                     f"{weight.tensor.dtype}: keep the model in float32 (with autocast), use an optimizer that keeps "

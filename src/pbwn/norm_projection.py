@@ -413,7 +413,7 @@ class NormProjection:
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
-            driver.stateless, driver.has_begun = None, steps > 0
+            driver.unsearched, driver.undecided, driver.has_begun = None, (), steps > 0
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
@@ -446,7 +446,8 @@ class NormProjection:
             )
             if driver.owner() is not one:
                 driver.keep_masters_of(one)
-            driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
+            driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
+            driver.unsearched, driver.undecided = None, ()
         self._set_gradient_hooks()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
