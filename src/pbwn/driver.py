@@ -33,6 +33,7 @@ class Driver:
     """
 
     weights: tuple[ConstrainedWeight, ...]
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)  # of those whose radius changes, by name
     hooks: Callable[[], StepHooks | None] = nothing
     owner: Callable[[], Optimizer | None] = nothing
     batch: Batch | None = None
@@ -115,11 +116,9 @@ class Driver:
         held = held_by([optimizer])
         return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
 
-    def radius_factors(self, schedules: Mapping[str, Schedule]) -> dict[str, float]:
+    def radius_factors(self) -> dict[str, float]:
         """What the radii of scheduled weights were multiplied by at the last projection."""
-        names = {weight.name for weight in self.weights}
-        own = {name: schedule for name, schedule in schedules.items() if name in names}
-        return scheduled_radii(own, self.radius_step)
+        return scheduled_radii(self.schedules, self.radius_step)
 
     def check_angle(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer without a learning rate, which is the angle of a step, and warn of weight decay."""

@@ -223,11 +223,12 @@ class NormProjection:
         self._step = step
         self._backend: Backend = backend
         self._radii: dict[str, float | Tensor] = {}  # those of scheduled weights are to be multiplied
-        self._schedules = schedules(constraint, selection.constrained)
+        self._factors: dict[str, float] = {}  # what those were multiplied by at the last projection of each
         self._monitor: Monitor | None = None
         self._statistics = BatchStatistics(model, selection.constrained) if follow else None
         self._fsdp = dtensor.FsdpModules(model)
-        self._drivers = [Driver(moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
+        shares = [moved_by(optimizer, selection.constrained) for optimizer in optimizers]
+        self._drivers = [Driver(weights, schedules(constraint, weights)) for weights in shares]
 
     @property
     def model(self) -> nn.Module:
@@ -414,6 +415,7 @@ class NormProjection:
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
             driver.unsearched, driver.undecided, driver.has_begun = None, (), steps > 0
+        self._find_factors()
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
@@ -442,11 +444,11 @@ class NormProjection:
                 one,
                 on_begin=partial(self._before_step, driver),
                 on_step=partial(self._after_step, driver),
-                exact=bool(self._schedules) or (self._every is not None and self._every > 1),
+                exact=bool(driver.schedules) or (self._every is not None and self._every > 1),
             )
             if driver.owner() is not one:
                 driver.keep_masters_of(one)
-            driver.hooks, driver.owner, driver.batch = ref(hooks), ref(one), None
+            driver.hooks, driver.owner = ref(hooks), ref(one)
             driver.unsearched, driver.undecided = None, ()
         self._set_gradient_hooks()
         if self._statistics is not None and self._every != 1:
@@ -455,12 +457,16 @@ class NormProjection:
             _attached.add(self)
 
     def detach(self) -> None:
-        """Take the hooks off the optimizers: steps no longer project. The weights stay as they are."""
+        """Take the hooks off the optimizers: steps no longer project. The weights stay as they are.
+
+        The views of the weights' memory that are kept from step to step go too: to move a model off a device between
+        two steps, and free its memory there, call this before and `rebind(optimizer)` after.
+        """
         for driver in self._drivers:
             hooks = driver.hooks()
             if hooks is not None:
                 hooks.remove()
-            driver.hooks = nothing
+            driver.hooks, driver.batch, driver.before, driver.watched = nothing, None, None, None
         if self._statistics is not None:
             self._statistics.ignore()
         with _attaching:
@@ -514,6 +520,7 @@ class NormProjection:
         if state is None:
             paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
+            self._find_factors()
             with self._initially(optimizers, project, example):
                 for driver in self._drivers if project else ():
                     self._batch_at(driver, 0).project_deviating_()
@@ -570,10 +577,12 @@ class NormProjection:
 
     def _current_radii(self) -> dict[str, float | Tensor]:
         """The radii at the last projection, by the weight's name."""
-        factors = {
-            name: factor for driver in self._drivers for name, factor in driver.radius_factors(self._schedules).items()
-        }
-        return {name: radii * factors.get(name, 1.0) for name, radii in self._radii.items()}
+        return {name: radii * self._factors.get(name, 1.0) for name, radii in self._radii.items()}
+
+    def _find_factors(self) -> None:
+        """Have the radii of scheduled weights be those of their last projection, by the optimizer of most steps."""
+        for driver in sorted(self._drivers, key=lambda driver: driver.radius_step):
+            self._factors |= driver.radius_factors()
 
     def _whole(self, radii: Mapping[str, float | Tensor]) -> dict[str, Tensor]:
         """The radii that neurons have of their own, of whole weights, by the weight's name."""
@@ -609,7 +618,17 @@ class NormProjection:
         driver.steps += 1
         is_due = self._every is not None and driver.steps % self._every == 0
         watched, driver.watched = driver.watched, None
-        loss = self._see_updates(driver, watched, is_due) if watched is not None else None
+        try:
+            loss = self._see_updates(driver, watched, is_due) if watched is not None else None
+        finally:  # the monitor's function may raise
+            self._complete_step(driver, is_due)
+        if watched is not None and self._monitor is not None:
+            watched.see_results(list(self._stored(driver.weights).values()))
+            rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
+            self._monitor.add(watched, rates=rates, projected=is_due, losses=(loss, after))
+
+    def _complete_step(self, driver: Driver, is_due: bool) -> None:
+        """Apply the step rule, or project where that is due."""
         if self._step != "plain":
             before, driver.before = driver.before, None
             assert before is not None
@@ -622,17 +641,14 @@ class NormProjection:
         driver.projected = is_due
         if is_due:
             driver.forget_curvature()
-        if watched is not None and self._monitor is not None:
-            watched.see_results(list(self._stored(driver.weights).values()))
-            rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
-            self._monitor.add(watched, rates=rates, projected=is_due, losses=(loss, after))
 
     def _see_updates(self, driver: Driver, watched: Watched, is_due: bool) -> Tensor | None:
         """Measure the optimizer's update, and the loss before a projection where it is asked for."""
         watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._current_radii())
-        loss = self._monitor.loss_of(self._model) if self._monitor is not None and is_due else None
-        self._fsdp.reshard()
-        return loss
+        try:
+            return self._monitor.loss_of(self._model) if self._monitor is not None and is_due else None
+        finally:
+            self._fsdp.reshard()
 
     def _begin(self, driver: Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
@@ -659,8 +675,10 @@ class NormProjection:
         """The weights of an optimizer, with the radii that they are to have after so many steps."""
         driver.radius_step = step
         batch = self._batch(driver)
-        if self._schedules:
-            batch.scale_radii(driver.radius_factors(self._schedules))
+        if driver.schedules:
+            factors = driver.radius_factors()
+            batch.scale_radii(factors)
+            self._factors |= factors
         return batch
 
     def _batch(self, driver: Driver) -> Batch:
