@@ -123,8 +123,6 @@ class Batch:
             plan.snapshot_(before)
         for path, indices, starts in zip(plan.paths, plan.indices, plan.starts, strict=True):
             path.step_(starts, None if rates is None else [rates[index] for index in indices])
-            if self._factors:  # a row that an update does not move has the radius of the step before
-                path.project_()
         plan.finish_()
 
     def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:

@@ -114,6 +114,7 @@ class TorchPath(FunctionalPath):
         radii = [entry.row_radii.flatten() for entry in entries]
         self._counts = [each.numel() for each in radii]
         self._radii = torch.cat(radii).to(self._dtype)
+        self._rounding = max(functional.ROUNDING[entry.weight.dtype] for entry in entries)
         self._is_free = self._radii == 0
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
         self._first_radii: Tensor | None = None  # before any factor, where they are scheduled
@@ -229,11 +230,12 @@ class TorchPath(FunctionalPath):
         return self._is_broken
 
     def _rescale_(self, *, synchronize: bool = False, besides: Tensor | None = None) -> None:
-        """Bring each row to its radius, besides those in a mask."""
+        """Bring each row to its radius, besides those in a mask that are there to rounding."""
         self._measure_()
         unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
         self._factors_()
         if besides is not None:
+            besides &= torch.sub(self._norms, 1.0, out=self._multiples).abs_() <= self._rounding
             self._norms.masked_fill_(besides, 1.0)
         for index, rows in enumerate(self._rows):
             if index not in unsafe:
