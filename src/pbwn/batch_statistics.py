@@ -114,10 +114,19 @@ class BatchStatistics:
         self._settled = {norm.name for norm in self._norms()}
 
     @property
+    def is_watching(self) -> bool:
+        """Whether forward passes are being observed."""
+        return bool(self._handles)
+
+    @property
     def is_unobserved(self) -> bool:
         """Whether there are statistics, and no forward pass has shown which weights they belong to."""
-        counts = [getattr(norm.module, "num_batches_tracked", None) for norm in self._norms()]
+        counts = (getattr(norm.module, "num_batches_tracked", None) for norm in self._norms())
         return not self.feeds and any(count is not None and int(count) > 0 for count in counts)
+
+    def can_follow(self, every: int | None) -> bool:
+        """Whether any statistics would follow at this interval; None for a call of `project()`."""
+        return any(_may_follow(norm.module, every) for norm in self._norms())
 
     def state(self) -> dict[str, Any]:
         """What was seen, as plain values."""
@@ -474,9 +483,11 @@ class _Hook:
 
     def __init__(self, owner: BatchStatistics, method: str) -> None:
         self._owner, self._method = ref(owner), method
+        self.__name__ = method
 
     def __call__(self, *args: Any) -> None:
-        owner = None if torch.compiler.is_compiling() else self._owner()
+        is_recording = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        owner = None if is_recording else self._owner()
         if owner is not None:
             getattr(owner, self._method)(*args)
 

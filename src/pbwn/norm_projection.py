@@ -302,12 +302,18 @@ class NormProjection:
         """Have running statistics follow a projection, where that was requested and makes sense."""
         if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
             return nullcontext()
-        if every is None and self._statistics.is_unobserved:
-            warn(
-                "the running statistics of batch normalisation were not rescaled with this projection: no forward pass "
-                "has shown yet which weights they belong to. Pass follow= with example inputs to attach, recompute "
-                "them afterwards (torch.optim.swa_utils.update_bn), or pass follow=None to keep them as they are"
-            )
+        is_first = every is not None and self._statistics.is_watching
+        if (every is None or is_first) and self._statistics.is_unobserved:
+            if self._statistics.can_follow(every):
+                which = "this projection" if every is None else "the projections"
+                warn(
+                    f"the running statistics of batch normalisation were not rescaled with {which}: no forward pass "
+                    "has shown yet which weights they belong to, and those of compiled code never do. Pass follow= "
+                    "with example inputs to attach, recompute them afterwards (torch.optim.swa_utils.update_bn), or "
+                    "pass follow=None to keep them as they are"
+                )
+            if is_first:
+                self._statistics.ignore()
         return self._statistics.following(copy, every=every)
 
     def monitor(
