@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import translate
@@ -18,6 +19,7 @@ _TRANSPARENT = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module"}
 )
 _WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
+_MOST_NAMES = 64  # of one module
 
 
 class NamedModule(NamedTuple):
@@ -36,16 +38,25 @@ class NamedParameter(NamedTuple):
     parameter: nn.Parameter
 
 
-def named_modules(model: nn.Module, name: str = "", holders: tuple[nn.Module, ...] = ()) -> Iterator[NamedModule]:
-    """Every module under every name it can be reached by, in order of registration."""
-    yield NamedModule(name, model)
-    for child_name, child in model._modules.items():
-        if child is None or child is model or child in holders:  # a module that holds itself ends here
-            continue
-        if child_name in _TRANSPARENT or (child_name == "module" and isinstance(model, _WRAPPERS)):
-            yield from named_modules(child, name, (*holders, model))
-        else:
-            yield from named_modules(child, f"{name}.{child_name}" if name else child_name, (*holders, model))
+def named_modules(model: nn.Module) -> Iterator[NamedModule]:
+    """Every module under every name it can be reached by, in order of registration; of very many names, the first.
+
+    Modules that share modules that share modules have more names than could be listed.
+    """
+    visits: Counter[nn.Module] = Counter()
+
+    def below(module: nn.Module, name: str, holders: tuple[nn.Module, ...]) -> Iterator[NamedModule]:
+        if module in holders or visits[module] == _MOST_NAMES:  # one that holds itself ends here
+            return
+        visits[module] += 1
+        yield NamedModule(name, module)
+        for child_name, child in module._modules.items():
+            is_wrapped = child_name in _TRANSPARENT or (child_name == "module" and isinstance(module, _WRAPPERS))
+            if child is not None:
+                own_name = name if is_wrapped else f"{name}.{child_name}" if name else child_name
+                yield from below(child, own_name, (*holders, module))
+
+    yield from below(model, "", ())
 
 
 def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:

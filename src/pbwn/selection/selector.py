@@ -148,7 +148,8 @@ class _Selector:
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
         for tied, verdict in verdicts:
-            first, shape = tied[0], tuple(tied[0].parameter.shape)
+            first = tied[0]
+            shape = (first.parameter.numel(),) if first.parameter.is_nested else tuple(first.parameter.shape)
             if isinstance(verdict, Reason):
                 others = tuple(named.name for named in tied[1:])
                 left_alone.append(LeftAlone(first.name, first.module, shape, verdict, others))
