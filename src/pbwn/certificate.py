@@ -49,6 +49,9 @@ class Certificate:
     hooks_in_place: bool = True
     gone: tuple[str, ...] = ()  # weights that were removed or parametrized after attach
     unconstrained: tuple[str, ...] = ()  # weights that were left alone because nothing trained them, and are trained
+    stalled: tuple[
+        str, ...
+    ] = ()  # weights whose updates are never finite, so that a step rule leaves rows as they were
     second_iterates: tuple[str, ...] = ()  # optimizers that keep another set of weights, which no projection reaches
 
     @property
@@ -107,6 +110,10 @@ class Certificate:
             found.append(
                 f"{name}: trained now, and not constrained because it was not at attach: call projection.detach() and "
                 "pbwn.attach(model, optimizer, ...) again"
+            )
+        for name in self.stalled:
+            found.append(
+                f"{name}: NaN in the optimizer's state, so that rows are never moved again: load an earlier checkpoint"
             )
         for weight in self.weights:
             if weight.nonfinite:

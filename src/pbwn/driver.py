@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from pbwn.constraint import Schedule
+from pbwn.layout import is_plain
 from pbwn.masters import find_masters, look_up
 from pbwn.monitor import Watched
 from pbwn.optimizer_hooks import StepHooks
+from pbwn.paths import dtensor
 from pbwn.paths.batch import Batch
 from pbwn.radii import scheduled_radii
 from pbwn.selection import ConstrainedWeight, held_by
@@ -108,6 +110,13 @@ class Driver:
                     'float32 master weights in its state, or step="plain"'
                 )
 
+    def stalled(self) -> tuple[str, ...]:
+        """The weights with NaN in their optimizer's state, whose updates are never finite again."""
+        optimizer = self.owner()
+        state: Mapping[Any, Any] = {} if optimizer is None else optimizer.state
+        found = {weight.name: state.get(weight.found, {}).values() for weight in self.weights}
+        return tuple(name for name, values in found.items() if any(map(_has_nan, values)))
+
     def not_held(self) -> list[ConstrainedWeight]:
         """The weights that its optimizer no longer holds."""
         optimizer = self.optimizer
@@ -151,6 +160,12 @@ def moved_by(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> tupl
     """Those of the weights that an optimizer holds."""
     held = held_by([optimizer])
     return tuple(weight for weight in weights if id(weight.tensor) in held)
+
+
+def _has_nan(value: Any) -> bool:
+    """Whether a tensor holds NaN, as far as this process has it."""
+    part = dtensor.local(value) if isinstance(value, Tensor) else None
+    return part is not None and is_plain(part) and part.is_floating_point() and bool(part.isnan().any())
 
 
 def _master(owner: Callable[[], Optimizer | None], weight: ConstrainedWeight, key: Hashable) -> Tensor:

@@ -329,7 +329,8 @@ class NormProjection:
         Recorded are the norms before the projection, the shares of gradient and update along the weights, the angle
         turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
         nothing; a recorded one keeps a copy of the constrained weights. Where weights are sharded, every process has to
-        call this. It is not part of the state: call it again after resuming; the step count continues.
+        call this. It is not part of the state: call it again after resuming; the step count, that of `state_dict()`,
+        continues.
 
         Args:
             every: record every so many real steps of each optimizer.
@@ -389,6 +390,7 @@ class NormProjection:
             hooks_in_place=all(driver.is_hooked for driver in self._drivers),
             gone=tuple(weight.name for weight in self._selection.constrained if weight.found is None),
             unconstrained=self._unconstrained(),
+            stalled=() if self._step == "plain" else tuple(name for each in self._drivers for name in each.stalled()),
             second_iterates=tuple(type(one).__name__ for one in optimizers if has_second_iterate(one)),
         )
 
@@ -396,7 +398,8 @@ class NormProjection:
         """What a resumed run needs: step counts, settings, and the radii that neurons have of their own.
 
         Plain values and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
-        every process has to call this.
+        every process has to call this. With `every=1` off the CPU, the count includes steps that a GradScaler skipped
+        inside a fused optimizer: to see that, one would have to wait for the device, and nothing depends on it.
         """
         dtensor.reshard(self._model)
         return self._state().as_dict()

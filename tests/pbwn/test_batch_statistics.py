@@ -408,8 +408,9 @@ def test_a_compiled_model_is_said_once_not_to_be_observed_and_keeps_no_hooks(eve
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_an_attached_model_that_no_pass_has_shown_yet_can_be_traced_and_scripted_once_detached():
-    model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
     optimizer = sgd(model)
     projection = pbwn.attach(model, optimizer, every=50)
     x = torch.randn(8, 4)

@@ -259,6 +259,19 @@ def test_weights_that_no_update_moves_come_to_the_sphere_with_every_rule(off, ba
     assert projection.check().ok
 
 
+@pytest.mark.parametrize("step", RULES)
+def test_a_row_that_a_nan_has_stalled_for_ever_is_named(step):
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    projection = pbwn.attach(model, optimizer, step=step)
+    train(model, optimizer, 1)
+    assert projection.check().ok
+    model[2].weight.grad[2, 1] = torch.nan
+    optimizer.step()
+    assert projection.check().stalled == ("2.weight",)
+    assert "2.weight: NaN in the optimizer's state" in str(projection.check())
+
+
 def sharded_weights_that_no_update_moves_come_to_the_sphere():
     from torch.distributed.fsdp import fully_shard
 
