@@ -43,20 +43,21 @@ def named_modules(model: nn.Module) -> Iterator[NamedModule]:
 
     Modules that share modules that share modules have more names than could be listed.
     """
-    visits: Counter[nn.Module] = Counter()
+    return _named_below(model, "", (), Counter())
 
-    def below(module: nn.Module, name: str, holders: tuple[nn.Module, ...]) -> Iterator[NamedModule]:
-        if module in holders or visits[module] == _MOST_NAMES:  # one that holds itself ends here
-            return
-        visits[module] += 1
-        yield NamedModule(name, module)
-        for child_name, child in module._modules.items():
-            is_wrapped = child_name in _TRANSPARENT or (child_name == "module" and isinstance(module, _WRAPPERS))
-            if child is not None:
-                own_name = name if is_wrapped else f"{name}.{child_name}" if name else child_name
-                yield from below(child, own_name, (*holders, module))
 
-    yield from below(model, "", ())
+def _named_below(
+    module: nn.Module, name: str, holders: tuple[nn.Module, ...], visits: Counter[nn.Module]
+) -> Iterator[NamedModule]:
+    if module in holders or visits[module] == _MOST_NAMES:  # one that holds itself ends here
+        return
+    visits[module] += 1
+    yield NamedModule(name, module)
+    for child_name, child in module._modules.items():
+        is_wrapped = child_name in _TRANSPARENT or (child_name == "module" and isinstance(module, _WRAPPERS))
+        if child is not None:
+            own_name = name if is_wrapped else f"{name}.{child_name}" if name else child_name
+            yield from _named_below(child, own_name, (*holders, module), visits)
 
 
 def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
@@ -80,6 +81,11 @@ def unwrap(model: nn.Module) -> nn.Module:
     return [module for name, module in named_modules(model) if not name][-1]
 
 
+def is_scripted(module: nn.Module) -> bool:
+    """Whether a module was made by `torch.jit.script` or traced; a torch without them has none."""
+    return isinstance(module, getattr(getattr(torch, "jit", None), "ScriptModule", ()))
+
+
 def layer_name(module: nn.Module) -> str:
     """The name of a module's type as its author wrote it, without what torch makes of it.
 
@@ -88,7 +94,7 @@ def layer_name(module: nn.Module) -> str:
     >>> layer_name(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     'Linear'
     """
-    if isinstance(module, torch.jit.ScriptModule):
+    if is_scripted(module):
         return str(getattr(module, "original_name", type(module).__name__))
     names = [kind.__name__ for kind in type(module).__mro__]
     for prefix in ("NonDynamicallyQuantizable", "Parametrized", "FSDP"):
