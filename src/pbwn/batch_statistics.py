@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from threading import get_ident
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -27,6 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pbwn.axes import Axes
 from pbwn.constraint import TOLERANCE, Constraint
 from pbwn.invariance import relative_changes
+from pbwn.optimizer_hooks import callers
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
@@ -369,7 +369,7 @@ class _Seeing(TorchFunctionMode):
     @property
     def is_stale(self) -> bool:
         """Whether the outermost module's call is over without its end having been seen."""
-        return self._thread == get_ident() and all(frame is not self._call for frame, _ in walk_stack(None))
+        return self._thread == get_ident() and all(frame is not self._call for frame in callers())
 
     def close(self) -> None:
         """Let torch's functions be again."""

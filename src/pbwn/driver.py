@@ -153,6 +153,8 @@ class Driver:
         optimizer = self.optimizer
         if isinstance(optimizer, LBFGS):
             for state in optimizer.state.values():
+                if state and "n_iter" not in state:
+                    warn("this torch keeps the count of LBFGS's iterations elsewhere: its curvature is not forgotten")
                 state["n_iter"] = 0
 
 

@@ -24,7 +24,7 @@ from pbwn import functional
 from pbwn.axes import Axes
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight, Selection, select
-from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
+from pbwn.selection.names import NamedParameter, by_object, is_scripted, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text
 from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, see_order, tensors_in, undone
@@ -422,7 +422,7 @@ def _refusing_pairs(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _epsilons_times(factor: float, model: nn.Module) -> Iterator[None]:
     """Divide epsilons as the variances next to them are divided by small factors: they then act as they did."""
-    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    modules = [module for module in model.modules() if not is_scripted(module)]
     found = [(vars(module), name) for module in modules for name in _EPSILONS if type(vars(module).get(name)) is float]
     kept = [values[name] for values, name in found]
     try:

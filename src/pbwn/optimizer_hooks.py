@@ -59,11 +59,8 @@ class StepHooks:
     @property
     def in_place(self) -> bool:
         """Whether the optimizer lives and still calls both hooks: copying and pickling one loses them."""
-        optimizer = self.optimizer
-        return (
-            optimizer is not None
-            and self._handles[0].id in optimizer._optimizer_step_pre_hooks
-            and self._handles[1].id in optimizer._optimizer_step_post_hooks
+        return self.optimizer is not None and all(
+            handle.id in (handle.hooks_dict_ref() or ()) for handle in self._handles
         )
 
     def set_on_gradient(self, on_gradient: Callable[[], None] | None) -> None:
@@ -150,18 +147,19 @@ def _is_setting_up() -> bool:
     maker = getattr(module, "_init_optim_state", None)
     if maker is None:
         return False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not maker.__code__:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is maker.__code__ for frame in callers())
 
 
 def _steps_on_the_stack() -> Iterator[FrameType]:
     """The calls of what torch wraps around each optimizer's step, innermost first."""
+    return (frame for frame in callers() if frame.f_globals.get("__name__") == Optimizer.__module__)
+
+
+def callers() -> Iterator[FrameType]:
+    """The calls that are under way, innermost first. Whoever keeps one keeps alive what it holds."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == Optimizer.__module__:
-            yield frame
+        yield frame
         frame = frame.f_back
 
 
@@ -253,6 +251,12 @@ def _is_transparent(wrapper: object, inner: object) -> bool:
     return not isinstance(wrapper, Optimizer) or type(wrapper).__module__.partition(".")[0] in _FRAMEWORKS
 
 
-def _own_hooks(optimizer: object) -> Any:
-    """The hooks that it holds itself: a wrapper may forward its attributes."""
-    return getattr(optimizer, "__dict__", {}).get("_optimizer_step_post_hooks")
+def _own_hooks(optimizer: Any) -> Any:
+    """The hooks that it holds itself, seen by adding one: a wrapper may forward its attributes."""
+    try:
+        handle = Optimizer.register_step_post_hook(optimizer, lambda *_: None)
+    except AttributeError:
+        return None
+    hooks = handle.hooks_dict_ref()
+    handle.remove()
+    return hooks if any(each is hooks for each in getattr(optimizer, "__dict__", {}).values()) else None

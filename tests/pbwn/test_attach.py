@@ -1428,3 +1428,24 @@ def test_a_detached_projection_keeps_no_memory_of_the_weights(backend, options):
     projection.detach()
     model.double()
     assert [each.dtype for each in tensors_of_this_shape()] == [torch.float64]
+
+
+def test_a_torch_that_keeps_the_history_of_lbfgs_elsewhere_is_noticed():
+    class Later(torch.optim.LBFGS):
+        def step(self, closure):
+            loss = super().step(closure)
+            del self.state[self._params[0]]["n_iter"]
+            return loss
+
+    model = make_model()
+    optimizer = Later(model.parameters(), max_iter=2)
+    pbwn.attach(model, optimizer)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    with pytest.warns(UserWarning, match="keeps the count of LBFGS's iterations elsewhere"):
+        optimizer.step(closure)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from pbwn.axes import Axes, MismatchError, WeightAxes, can_be_registered, weight_axes
-from pbwn.selection.names import NamedParameter, layer_name
+from pbwn.selection.names import NamedParameter, is_scripted, layer_name
 
 SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -103,7 +103,7 @@ def is_adapter(name: str) -> bool:
 def unsupported(named: NamedParameter) -> Reason | None:
     """Say so where rows cannot be normalised in a weight's dtype or memory, or the weight cannot be reached."""
     parameter = named.parameter
-    if isinstance(named.module, torch.jit.ScriptModule):
+    if is_scripted(named.module):
         return _SCRIPTED
     if parameter.is_inference():
         return Reason("made in inference mode, in which nothing can be trained: make the model outside of it")
@@ -160,7 +160,7 @@ def _kind(named: NamedParameter) -> Reason | None:
         return Reason("bias")
     if named.parameter.ndim < 2:
         return Reason(f"{named.parameter.ndim}-d parameter")
-    if isinstance(named.module, torch.jit.ScriptModule):
+    if is_scripted(named.module):
         return _SCRIPTED
     return _no_weight(named) or (None if named.parameter.requires_grad else Reason("frozen"))
 
