@@ -486,7 +486,7 @@ class _Hook:
         self.__name__ = method
 
     def __call__(self, *args: Any) -> None:
-        is_recording = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        is_recording = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         owner = None if is_recording else self._owner()
         if owner is not None:
             getattr(owner, self._method)(*args)

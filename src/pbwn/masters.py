@@ -70,7 +70,7 @@ def find_masters(
         is_master = answer == _MORE_DIGITS or (answer != _DIFFERS and (one.key in keys or one.is_named))
         if is_master and one.key is not None and one.value.shape == one.weight.tensor.shape:
             found[one.weight.name] = one.key
-    undecided = {}
+    undecided: dict[ConstrainedWeight, None] = {}
     for one, answer in compared:
         if one.weight.name in found:
             continue

@@ -349,20 +349,12 @@ class NormProjection:
         self._monitor = Monitor(
             every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
         )
-        self._set_gradient_hooks()
         return self._monitor
 
     def _stop_monitor(self) -> None:
         self._monitor = None
-        self._set_gradient_hooks()
-
-    def _set_gradient_hooks(self) -> None:
-        """Have complete gradients reported if anything needs them."""
-        wanted = self._gradient == "riemannian" or self._monitor is not None
         for driver in self._drivers:
             driver.watched = None
-            if (hooks := driver.hooks()) is not None:
-                hooks.set_on_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and check whether the hooks are in place.
@@ -452,6 +444,7 @@ class NormProjection:
             hooks = StepHooks(
                 one,
                 on_begin=partial(self._before_step, driver),
+                on_gradient=partial(self._on_gradient, driver),
                 on_step=partial(self._after_step, driver),
                 exact=bool(driver.schedules) or (self._every is not None and self._every > 1),
             )
@@ -459,7 +452,6 @@ class NormProjection:
                 driver.keep_masters_of(one)
             driver.hooks, driver.owner = ref(hooks), ref(one)
             driver.unsearched, driver.undecided = None, ()
-        self._set_gradient_hooks()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
         with _attaching:
@@ -601,7 +593,8 @@ class NormProjection:
             if isinstance(own := radii.get(weight.name), Tensor)
         }
 
-    def _before_step(self, driver: Driver) -> None:
+    def _before_step(self, driver: Driver) -> bool:
+        """Keep what the end of the step needs; whether anything needs its gradient."""
         self._begin(driver)
         if self._step != "plain":
             self._fsdp.reshard()
@@ -612,6 +605,7 @@ class NormProjection:
                 self._fsdp.reshard()
                 before = [tensor.detach().clone() for tensor in self._stored(driver.weights).values()]
                 driver.watched = Watched(driver.steps + 1, driver.weights, before)
+        return self._gradient == "riemannian" or driver.watched is not None
 
     def _on_gradient(self, driver: Driver) -> None:
         self._fsdp.reshard()

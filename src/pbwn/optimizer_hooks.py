@@ -35,15 +35,21 @@ class StepHooks:
         self,
         optimizer: Optimizer,
         *,
-        on_begin: Callable[[], None],
+        on_begin: Callable[[], bool],
+        on_gradient: Callable[[], None],
         on_step: Callable[[], None],
         exact: bool,
     ) -> None:
-        """`exact`: ask whether a step was skipped even where that waits for the device, so that it is not counted."""
+        """`on_begin` says whether `on_gradient` is to be called in the step.
+
+        `exact`: ask whether a step was skipped even where that waits for the device, so that it is not counted.
+        """
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_begin = on_begin
         self._on_step = on_step
-        self._on_gradient: Callable[[], None] | None = None
+        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
+        self._on_gradient = torch.compiler.disable(on_gradient)
+        self._sees_gradient = False
         self._exact = exact
         self._depth = 0
         self._handles: tuple[RemovableHandle, RemovableHandle] = (
@@ -63,11 +69,6 @@ class StepHooks:
             handle.id in (handle.hooks_dict_ref() or ()) for handle in self._handles
         )
 
-    def set_on_gradient(self, on_gradient: Callable[[], None] | None) -> None:
-        """Set what is called when a step's gradient is complete: at first, and for None, nothing."""
-        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
-        self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
-
     def remove(self) -> None:
         """Take the hooks off the optimizer."""
         for handle in self._handles:
@@ -77,9 +78,9 @@ class StepHooks:
         if self._depth > 0 and not _is_inside_step(optimizer):
             self._depth = 0  # the last step raised
         self._depth += 1
-        if self._depth == 1 and not _is_setting_up():
-            self._on_begin()
-        if self._on_gradient is None:
+        if self._depth == 1:
+            self._sees_gradient = not _is_setting_up() and self._on_begin()
+        if not self._sees_gradient:
             return None
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._wrapped(kwargs["closure"])}
@@ -92,7 +93,6 @@ class StepHooks:
 
     def _wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure completes the gradient, once; other projections may have wrapped it too."""
-        assert self._on_gradient is not None
         inner = closure
         while isinstance(inner, _Closure):
             if inner.on_gradient is self._on_gradient:
