@@ -25,13 +25,21 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pbwn.axes import Axes
 from pbwn.constraint import TOLERANCE, Constraint
-from pbwn.invariance import relative_changes
+from pbwn.forward import (
+    call_arguments,
+    refusal_of,
+    relative_changes,
+    restorer_of,
+    restoring,
+    restoring_model,
+    tensors_in,
+)
 from pbwn.optimizer_hooks import callers
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
 from pbwn.selection.table import Table, fold
-from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, restoring, tensors_in, undone
+from pbwn.selection.trace import function_name
 
 # torch's products with a matrix: the dimension of the matrix that its output's channels have.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
@@ -205,7 +213,7 @@ class BatchStatistics:
         outputs = [self._output(example, training=mode) for mode in modes]
         before, links = _norms_of(weights), self._links(self._model, None, with_bias=True)
         with ExitStack() as undoing:
-            undoing.callback(restoring([*self._model.parameters(), *self._model.buffers()]))
+            undoing.callback(restorer_of([*self._model.parameters(), *self._model.buffers()]))
             yield
             for weight, old, new in zip(weights, before, _norms_of(weights), strict=True):
                 for norm in (norm for other, norm in links if other is weight):
@@ -225,7 +233,7 @@ class BatchStatistics:
     def _output(self, inputs: Any, *, training: bool) -> list[Tensor]:
         """The tensors that the model returns for example inputs; the pass leaves nothing behind."""
         given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-        with undone(self._model), put_back(tensors_in(given)):
+        with restoring_model(self._model), restoring(tensors_in(given)):
             if training != self._model.training:
                 self._model.train(training)
             positional, keyword = call_arguments(self._model, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
@@ -36,9 +36,9 @@ class WeightReport:
     nonfinite: tuple[RowIndex, ...]
     free: tuple[RowIndex, ...]
     zero_rows_allowed: bool
-    between_projections: bool = False
-    held: bool = True
-    in_model: bool = True
+    between_projections: bool
+    held: bool
+    in_model: bool
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,11 @@ def certify(
     """
     stored = stored or {}
     return tuple(
-        replace(
-            _report(weight, stored.get(weight.name, weight.tensor), constraint, radii.get(weight.name)),
+        _report(
+            weight,
+            stored.get(weight.name, weight.tensor),
+            constraint,
+            radii.get(weight.name),
             between_projections=weight.name in between_projections,
             held=weight.name not in not_held,
             in_model=weight.name not in removed,
@@ -192,7 +195,7 @@ def certify(
 
 
 def _report(
-    weight: ConstrainedWeight, tensor: Tensor, constraint: Constraint, radii: float | Tensor | None
+    weight: ConstrainedWeight, tensor: Tensor, constraint: Constraint, radii: float | Tensor | None, **flags: bool
 ) -> WeightReport:
     norms = dtensor.gather(dtensor.row_norms(tensor, weight.axes), tensor, weight.axes)
     if isinstance(radii, Tensor):
@@ -212,6 +215,7 @@ def _report(
         nonfinite=_indices(~finite),
         free=_indices(radii == 0) if isinstance(radii, Tensor) else (),
         zero_rows_allowed=not bool((zero & (deviations > 0)).any()),
+        **flags,
     )
 
 

@@ -209,10 +209,10 @@ class NormProjection:
         *,
         every: int | None,
         gradient: Literal["ordinary", "riemannian"],
-        step: Literal["plain", "tangent", "angle"] = "plain",
+        step: Literal["plain", "tangent", "angle"],
         optimizers: Sequence[Optimizer],
-        backend: Backend = "auto",
-        follow: bool = True,
+        backend: Backend,
+        follow: bool,
     ) -> None:
         """Use `attach`, which checks its arguments."""
         self._model = model
@@ -264,6 +264,11 @@ class NormProjection:
     def backend(self) -> Backend:
         """How weights are projected, as requested."""
         return self._backend
+
+    @property
+    def _is_hooked(self) -> bool:
+        """Whether every optimizer calls the hooks."""
+        return all(driver.is_hooked for driver in self._drivers)
 
     def project(self, model: nn.Module | None = None) -> None:
         """Project now; given a copy of the model, such as an average of its weights, project the copy instead.
@@ -342,7 +347,7 @@ class NormProjection:
         """
         if self._monitor is not None:
             raise RuntimeError("the projection already has a monitor: call its stop() first")
-        if not all(driver.is_hooked for driver in self._drivers):
+        if not self._is_hooked:
             raise RuntimeError(
                 "the projection is detached from its optimizer and sees no steps: call rebind(optimizer) first"
             )
@@ -379,7 +384,7 @@ class NormProjection:
         optimizers = [optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None]
         return Certificate(
             reports,
-            hooks_in_place=all(driver.is_hooked for driver in self._drivers),
+            hooks_in_place=self._is_hooked,
             gone=tuple(weight.name for weight in self._selection.constrained if weight.found is None),
             unconstrained=self._unconstrained(),
             stalled=() if self._step == "plain" else tuple(name for each in self._drivers for name in each.stalled()),
@@ -394,13 +399,13 @@ class NormProjection:
         inside a fused optimizer: to see that, one would have to wait for the device, and nothing depends on it.
         """
         dtensor.reshard(self._model)
-        return self._state().as_dict()
+        return self._state(self._whole(self._radii)).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
         dtensor.reshard(self._model)
         weights, saved = self._selection.constrained, states.read(state)
-        states.check(saved, self._state(), weights)
+        states.check(saved, self._state({}), weights)
         self._radii = dict(chosen_radii(self._constraint, weights, measured=saved.radii))
         for weight in weights:
             if weight.name in saved.radii:
@@ -543,7 +548,7 @@ class NormProjection:
         self._statistics.refuse_unfoldable(self._constraint, self._radii)
         return self._statistics.folding(example)
 
-    def _state(self) -> states.State:
+    def _state(self, radii: dict[str, Tensor]) -> states.State:
         return states.State(
             constraint=states.describe(self._constraint),
             weights={weight.name: states.describe(weight.axes) for weight in self._selection.constrained},
@@ -554,7 +559,7 @@ class NormProjection:
             steps=[driver.steps for driver in self._drivers],
             projected=[driver.projected for driver in self._drivers],
             radius_steps=[driver.radius_step for driver in self._drivers],
-            radii=self._whole(self._radii),
+            radii=radii,
             masters={name: key for driver in self._drivers for name, key in driver.masters.items()},
             follow=None if self._statistics is None else self._statistics.state(),
         )

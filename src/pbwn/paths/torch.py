@@ -1,7 +1,8 @@
 """The path of torch's own operations, on any device: one norm and one product per weight, on kept views.
 
 Norms are accumulated in float32 for float32, bfloat16 and float16, in float64 for float64. Off the CPU nothing waits
-for the device, and nothing is allocated that grows with a weight. There, a row whose squares leave the range of that
+for the device. A projection allocates nothing that grows with a weight, a gradient or a step rule a workspace of the
+largest. Off the CPU, a row whose squares leave the range of that
 dtype, so that its norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and
 is on the sphere after the next projection. On the CPU, where reading the norms is free, such a weight goes through
 `functional` at once.
