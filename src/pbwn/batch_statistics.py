@@ -433,7 +433,10 @@ class _Seeing(TorchFunctionMode):
     def _note_product(self, name: str, result: Tensor, args: Sequence[Any], keyword: Mapping[str, Any]) -> None:
         matrix = keyword.get("weight", args[1] if len(args) > 1 else None)
         bias = keyword.get("bias", args[2] if len(args) > 2 else None)
-        weight = next((each for each in self._weights if each.found is not None and each.found is matrix), None)
+        weight = next(
+            (each for each in self._weights if each.parameter_or_none is not None and each.parameter_or_none is matrix),
+            None,
+        )
         if weight is None:
             return
         channel = None
@@ -462,7 +465,7 @@ class _Seeing(TorchFunctionMode):
         return ((product.weight, product.bias) for product in self._all if product.bias is not None)
 
     def _uses_of(self, weight: str) -> int:
-        return sum(self._uses[id(each.found)] for each in self._weights if each.name == weight)
+        return sum(self._uses[id(each.parameter_or_none)] for each in self._weights if each.name == weight)
 
     def _feed(self, products: Sequence[_Product | None]) -> Feed:
         known = [product for product in products if product is not None]

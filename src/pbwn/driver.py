@@ -37,7 +37,7 @@ class Driver:
     weights: tuple[ConstrainedWeight, ...]
     schedules: Mapping[str, Schedule] = field(default_factory=dict)  # of those whose radius changes, by name
     hooks: Callable[[], StepHooks | None] = nothing
-    owner: Callable[[], Optimizer | None] = nothing
+    optimizer_ref: Callable[[], Optimizer | None] = nothing  # hooked or not
     batch: Batch | None = None
     steps: int = 0
     projected: bool = False
@@ -63,12 +63,12 @@ class Driver:
 
     def find_masters(self) -> None:
         """Recognise master weights: of each weight once its optimizer has state of it, elsewhere in the first step."""
-        optimizer = self.owner()
+        optimizer = self.optimizer_ref()
         if optimizer is None or not (self.unsearched is None or self.undecided or optimizer.state):
             return
         unsearched = self.weights if self.unsearched is None else self.unsearched
         state: Mapping[Any, Any] = optimizer.state  # a weight that is gone has none
-        stateless = [weight for weight in unsearched if not state.get(weight.found)]
+        stateless = [weight for weight in unsearched if not state.get(weight.parameter_or_none)]
         if self.unsearched is None or self.undecided or len(stateless) < len(unsearched):
             unknown = [weight for weight in (*unsearched, *self.undecided) if weight.name not in self.masters]
             found, self.undecided = find_masters(optimizer, dict.fromkeys(unknown), set(self.masters.values()))
@@ -85,14 +85,14 @@ class Driver:
     def master_finders(self) -> dict[str, Callable[[], Tensor]]:
         """What looks up the master of each weight that has one."""
         return {
-            weight.name: partial(_master, self.owner, weight, self.masters[weight.name])
+            weight.name: partial(_master, self.optimizer_ref, weight, self.masters[weight.name])
             for weight in self.weights
             if weight.name in self.masters
         }
 
     def rates(self) -> list[float | Tensor]:
         """The learning rate of each weight: that of its parameter group, as it is now; 0 if no group holds it now."""
-        optimizer = self.owner()
+        optimizer = self.optimizer_ref()
         assert optimizer is not None
         rates: dict[int, Any] = {
             id(each): group.get("lr") for group in optimizer.param_groups for each in group["params"]
@@ -112,9 +112,9 @@ class Driver:
 
     def stalled(self) -> tuple[str, ...]:
         """The weights with NaN in their optimizer's state, whose updates are never finite again."""
-        optimizer = self.owner()
+        optimizer = self.optimizer_ref()
         state: Mapping[Any, Any] = {} if optimizer is None else optimizer.state
-        found = {weight.name: state.get(weight.found, {}).values() for weight in self.weights}
+        found = {weight.name: state.get(weight.parameter_or_none, {}).values() for weight in self.weights}
         return tuple(name for name, values in found.items() if any(map(_has_nan, values)))
 
     def not_held(self) -> list[ConstrainedWeight]:
@@ -123,7 +123,8 @@ class Driver:
         if optimizer is None:
             return []
         held = held_by([optimizer])
-        return [weight for weight in self.weights if weight.found is not None and id(weight.found) not in held]
+        found = {weight: weight.parameter_or_none for weight in self.weights}
+        return [weight for weight, parameter in found.items() if parameter is not None and id(parameter) not in held]
 
     def radius_factors(self) -> dict[str, float]:
         """What the radii of scheduled weights were multiplied by at the last projection."""
@@ -170,7 +171,7 @@ def _has_nan(value: Any) -> bool:
     return part is not None and is_plain(part) and part.is_floating_point() and bool(part.isnan().any())
 
 
-def _master(owner: Callable[[], Optimizer | None], weight: ConstrainedWeight, key: Hashable) -> Tensor:
+def _master(optimizer_ref: Callable[[], Optimizer | None], weight: ConstrainedWeight, key: Hashable) -> Tensor:
     """The master of a weight; the weight itself once the optimizer is gone, since no step starts from it any more."""
-    optimizer = owner()
+    optimizer = optimizer_ref()
     return weight.tensor if optimizer is None else look_up(optimizer, weight, key)

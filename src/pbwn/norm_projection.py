@@ -30,7 +30,7 @@ from pbwn.paths import dtensor
 from pbwn.paths.batch import Backend, Batch
 from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, schedules
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
-from pbwn.selection.names import named_parameters
+from pbwn.selection.names import check_word, named_parameters
 from pbwn.selection.table import plural
 from pbwn.warning import warn
 
@@ -367,7 +367,7 @@ class NormProjection:
         Where weights are sharded, every process has to call this.
         """
         dtensor.reshard(self._model)
-        weights = [weight for weight in self._selection.constrained if weight.found is not None]
+        weights = [weight for weight in self._selection.constrained if weight.parameter_or_none is not None]
         paths.refuse_mismatches(self._constraint, weights, self._radii)
         paths.refuse_radii(weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
@@ -385,7 +385,7 @@ class NormProjection:
         return Certificate(
             reports,
             hooks_in_place=self._is_hooked,
-            gone=tuple(weight.name for weight in self._selection.constrained if weight.found is None),
+            gone=tuple(weight.name for weight in self._selection.constrained if weight.parameter_or_none is None),
             unconstrained=self._unconstrained(),
             stalled=() if self._step == "plain" else tuple(name for each in self._drivers for name in each.stalled()),
             second_iterates=tuple(type(one).__name__ for one in optimizers if has_second_iterate(one)),
@@ -441,7 +441,7 @@ class NormProjection:
                         f"this {type(one).__name__} does not hold the model's weight {weight.name!r}, which is "
                         "constrained: give it to the optimizer, or call detach() and attach again"
                     )
-            if self._step == "angle" and driver.owner() is not one:
+            if self._step == "angle" and driver.optimizer_ref() is not one:
                 driver.check_angle(one)
         self.detach()
         self._fsdp.find()
@@ -453,9 +453,9 @@ class NormProjection:
                 on_step=partial(self._after_step, driver),
                 exact=bool(driver.schedules) or (self._every is not None and self._every > 1),
             )
-            if driver.owner() is not one:
+            if driver.optimizer_ref() is not one:
                 driver.keep_masters_of(one)
-            driver.hooks, driver.owner = ref(hooks), ref(one)
+            driver.hooks, driver.optimizer_ref = ref(hooks), ref(one)
             driver.unsearched, driver.undecided = None, ()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
@@ -479,7 +479,7 @@ class NormProjection:
             _attached.discard(self)
 
     def __str__(self) -> str:
-        weights = [weight for weight in self._selection.constrained if weight.found is not None]
+        weights = [weight for weight in self._selection.constrained if weight.parameter_or_none is not None]
         used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
         table = None if self._statistics is None or self._every == 1 else self._statistics.table(self._every)
         statistics = f"\n\n{table.text()}" if table is not None and table.rows else ""
@@ -492,7 +492,8 @@ class NormProjection:
         return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        gone: dict[str, Any] = {"hooks": nothing, "owner": nothing, "batch": None, "before": None, "watched": None}
+        gone: dict[str, Any] = {"hooks": nothing, "optimizer_ref": nothing}
+        gone |= dict.fromkeys(("batch", "before", "watched"))
         return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
 
     def _settings(self) -> str:
@@ -512,7 +513,7 @@ class NormProjection:
         """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
         weights = self._selection.constrained
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
-            driver.owner = ref(optimizer)
+            driver.optimizer_ref = ref(optimizer)
             if self._step == "angle":
                 driver.check_angle(optimizer)
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
@@ -573,7 +574,7 @@ class NormProjection:
         """The weights that would be constrained now: unfrozen, given to an optimizer, untied or put in since."""
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
-            served = {id(weight.found) for other in _attached for weight in other._selection.constrained}
+            served = {id(weight.parameter_or_none) for other in _attached for weight in other._selection.constrained}
         trained = (
             named
             for named in named_parameters(self._model)
@@ -708,10 +709,9 @@ def _check_settings(
     """Refuse arguments of `attach` that mean nothing, by themselves or together."""
     if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
         raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
-    if gradient not in ("ordinary", "riemannian"):
-        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
-    if step not in ("plain", "tangent", "angle"):
-        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
+    check_word("gradient", gradient, "ordinary", "riemannian")
+    check_word("step", step, "plain", "tangent", "angle")
+    check_word("backend", backend, *paths.BACKENDS)
     if step != "plain" and every != 1:
         raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
     _check_constraint(constraint)
@@ -719,8 +719,6 @@ def _check_settings(
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if step != "plain" and isinstance(constraint, MaxNorm):
         raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if backend not in paths.BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
     if not isinstance(initial, bool) and initial != "fold":
         raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
     if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
@@ -745,7 +743,8 @@ def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjecti
         if other is besides or not any(driver.is_hooked for driver in other._drivers):
             continue
         for weight in other._selection.constrained:
-            if id(weight.found) in wanted:  # another model's weight may be gone, which is not this model's trouble
+            # Another model's weight may be gone, which is not this model's trouble.
+            if id(weight.parameter_or_none) in wanted:
                 raise ValueError(
                     f"weight {weight.name!r} already has a projection attached: call its detach() first (a "
                     "ProjectionCallback keeps it as callback.projection)"

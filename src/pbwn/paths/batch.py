@@ -320,7 +320,7 @@ def _share(member: _Member, path: str) -> Hashable:
 def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> FunctionalPath:
     entries = [member.entry for member in members]
     if path == "cut":
-        return dtensor.CutRows(entries, constraint, [member.shard for member in members if member.shard])
+        return dtensor.ShardedRows(entries, constraint, [member.shard for member in members if member.shard])
     if path == "numba":
         compiled: FunctionalPath = _numba_path()(entries, constraint)
         return compiled

@@ -143,3 +143,10 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     return "there is " + ", ".join(repr(match) for match in known[:8]) + (", ..." if len(known) > 8 else "")
+
+
+def check_word(argument: str, value: object, *allowed: str) -> None:
+    """Refuse what is none of the words that an argument may be."""
+    if value not in allowed:
+        *others, last = (f'"{word}"' for word in allowed)
+        raise ValueError(f"{argument} must be {', '.join(others)} or {last}; got {value!r}")
