@@ -239,7 +239,7 @@ def _mixture_of_experts(module: nn.Module) -> dict[str, WeightAxes]:
     is_router = type(module).__name__.endswith("Router")
     found: dict[str, WeightAxes] = {}
     for name, parameter in module._parameters.items():
-        shape = () if parameter is None else tuple(parameter.shape)
+        shape = () if parameter is None or parameter.is_nested else tuple(parameter.shape)
         if len(shape) == 3 and inner is not None and name in _EXPERT_OUTPUTS:
             size, is_output = _EXPERT_OUTPUTS[name] * inner, name != "down_proj"
             out_dim = _output_dim(shape, size, is_output, getattr(module, "is_transposed", None))

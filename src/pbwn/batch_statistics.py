@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from threading import get_ident
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -26,12 +25,21 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pbwn.axes import Axes
 from pbwn.constraint import TOLERANCE, Constraint
-from pbwn.invariance import relative_changes
+from pbwn.forward import (
+    call_arguments,
+    refusal_of,
+    relative_changes,
+    restorer_of,
+    restoring,
+    restoring_model,
+    tensors_in,
+)
+from pbwn.optimizer_hooks import callers
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.names import NamedModule, layer_name, named_modules, named_parameters, unwrap
 from pbwn.selection.table import Table, fold
-from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, restoring, tensors_in, undone
+from pbwn.selection.trace import function_name
 
 # torch's products with a matrix: the dimension of the matrix that its output's channels have.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
@@ -114,10 +122,19 @@ class BatchStatistics:
         self._settled = {norm.name for norm in self._norms()}
 
     @property
+    def is_watching(self) -> bool:
+        """Whether forward passes are being observed."""
+        return bool(self._handles)
+
+    @property
     def is_unobserved(self) -> bool:
         """Whether there are statistics, and no forward pass has shown which weights they belong to."""
-        counts = [getattr(norm.module, "num_batches_tracked", None) for norm in self._norms()]
+        counts = (getattr(norm.module, "num_batches_tracked", None) for norm in self._norms())
         return not self.feeds and any(count is not None and int(count) > 0 for count in counts)
+
+    def can_follow(self, every: int | None) -> bool:
+        """Whether any statistics would follow at this interval; None for a call of `project()`."""
+        return any(_may_follow(norm.module, every) for norm in self._norms())
 
     def state(self) -> dict[str, Any]:
         """What was seen, as plain values."""
@@ -196,7 +213,7 @@ class BatchStatistics:
         outputs = [self._output(example, training=mode) for mode in modes]
         before, links = _norms_of(weights), self._links(self._model, None, with_bias=True)
         with ExitStack() as undoing:
-            undoing.callback(restoring([*self._model.parameters(), *self._model.buffers()]))
+            undoing.callback(restorer_of([*self._model.parameters(), *self._model.buffers()]))
             yield
             for weight, old, new in zip(weights, before, _norms_of(weights), strict=True):
                 for norm in (norm for other, norm in links if other is weight):
@@ -216,7 +233,7 @@ class BatchStatistics:
     def _output(self, inputs: Any, *, training: bool) -> list[Tensor]:
         """The tensors that the model returns for example inputs; the pass leaves nothing behind."""
         given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-        with undone(self._model), put_back(tensors_in(given)):
+        with restoring_model(self._model), restoring(tensors_in(given)):
             if training != self._model.training:
                 self._model.train(training)
             positional, keyword = call_arguments(self._model, given)
@@ -360,7 +377,7 @@ class _Seeing(TorchFunctionMode):
     @property
     def is_stale(self) -> bool:
         """Whether the outermost module's call is over without its end having been seen."""
-        return self._thread == get_ident() and all(frame is not self._call for frame, _ in walk_stack(None))
+        return self._thread == get_ident() and all(frame is not self._call for frame in callers())
 
     def close(self) -> None:
         """Let torch's functions be again."""
@@ -416,7 +433,10 @@ class _Seeing(TorchFunctionMode):
     def _note_product(self, name: str, result: Tensor, args: Sequence[Any], keyword: Mapping[str, Any]) -> None:
         matrix = keyword.get("weight", args[1] if len(args) > 1 else None)
         bias = keyword.get("bias", args[2] if len(args) > 2 else None)
-        weight = next((each for each in self._weights if each.found is not None and each.found is matrix), None)
+        weight = next(
+            (each for each in self._weights if each.parameter_or_none is not None and each.parameter_or_none is matrix),
+            None,
+        )
         if weight is None:
             return
         channel = None
@@ -445,7 +465,7 @@ class _Seeing(TorchFunctionMode):
         return ((product.weight, product.bias) for product in self._all if product.bias is not None)
 
     def _uses_of(self, weight: str) -> int:
-        return sum(self._uses[id(each.found)] for each in self._weights if each.name == weight)
+        return sum(self._uses[id(each.parameter_or_none)] for each in self._weights if each.name == weight)
 
     def _feed(self, products: Sequence[_Product | None]) -> Feed:
         known = [product for product in products if product is not None]
@@ -474,9 +494,11 @@ class _Hook:
 
     def __init__(self, owner: BatchStatistics, method: str) -> None:
         self._owner, self._method = ref(owner), method
+        self.__name__ = method
 
     def __call__(self, *args: Any) -> None:
-        owner = None if torch.compiler.is_compiling() else self._owner()
+        is_recording = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        owner = None if is_recording else self._owner()
         if owner is not None:
             getattr(owner, self._method)(*args)
 

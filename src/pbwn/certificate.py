@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
@@ -36,9 +36,9 @@ class WeightReport:
     nonfinite: tuple[RowIndex, ...]
     free: tuple[RowIndex, ...]
     zero_rows_allowed: bool
-    between_projections: bool = False
-    held: bool = True
-    in_model: bool = True
+    between_projections: bool
+    held: bool
+    in_model: bool
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class Certificate:
     hooks_in_place: bool = True
     gone: tuple[str, ...] = ()  # weights that were removed or parametrized after attach
     unconstrained: tuple[str, ...] = ()  # weights that were left alone because nothing trained them, and are trained
+    stalled: tuple[
+        str, ...
+    ] = ()  # weights whose updates are never finite, so that a step rule leaves rows as they were
     second_iterates: tuple[str, ...] = ()  # optimizers that keep another set of weights, which no projection reaches
 
     @property
@@ -107,6 +110,10 @@ class Certificate:
             found.append(
                 f"{name}: trained now, and not constrained because it was not at attach: call projection.detach() and "
                 "pbwn.attach(model, optimizer, ...) again"
+            )
+        for name in self.stalled:
+            found.append(
+                f"{name}: NaN in the optimizer's state, so that rows are never moved again: load an earlier checkpoint"
             )
         for weight in self.weights:
             if weight.nonfinite:
@@ -173,8 +180,11 @@ def certify(
     """
     stored = stored or {}
     return tuple(
-        replace(
-            _report(weight, stored.get(weight.name, weight.tensor), constraint, radii.get(weight.name)),
+        _report(
+            weight,
+            stored.get(weight.name, weight.tensor),
+            constraint,
+            radii.get(weight.name),
             between_projections=weight.name in between_projections,
             held=weight.name not in not_held,
             in_model=weight.name not in removed,
@@ -184,7 +194,7 @@ def certify(
 
 
 def _report(
-    weight: ConstrainedWeight, tensor: Tensor, constraint: Constraint, radii: float | Tensor | None
+    weight: ConstrainedWeight, tensor: Tensor, constraint: Constraint, radii: float | Tensor | None, **flags: bool
 ) -> WeightReport:
     norms = dtensor.gather(dtensor.row_norms(tensor, weight.axes), tensor, weight.axes)
     if isinstance(radii, Tensor):
@@ -204,6 +214,7 @@ def _report(
         nonfinite=_indices(~finite),
         free=_indices(radii == 0) if isinstance(radii, Tensor) else (),
         zero_rows_allowed=not bool((zero & (deviations > 0)).any()),
+        **flags,
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pbwn.forward import refusal_of, restoring_model
 from pbwn.selection import Selection, chosen
 from pbwn.selection.names import named_modules, unwrap
 from pbwn.selection.table import Table
-from pbwn.selection.trace import refusal_of, undone
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) ->
     except Exception:  # whatever the meta device does not have
         device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
         advice = "pass the shape of one example as input_shape, and input_dtype=torch.long for a model of tokens"
-        with undone(inner), refusal_of(f"a batch of shape {shape}", advice):
+        with restoring_model(inner), refusal_of(f"a batch of shape {shape}", advice):
             forward = _forward_flops(inner.eval(), torch.zeros(shape, dtype=dtype, device=device))
     return {name: 3 * flops for name, flops in forward.items()}
 

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from pbwn.axes import Axes
-from pbwn.constraint import Constraint, UnitNorm
+from pbwn.constraint import TOLERANCE, Constraint, UnitNorm
 
 _BLOCK = 1 << 22  # elements that are widened at a time
+# How far a row may be off that a step rule leaves as it was: half of what `check()` allows, as norms are not exact.
+ROUNDING = {dtype: tolerance / 2 for dtype, tolerance in TOLERANCE.items()}
 
 
 @torch.no_grad()
@@ -86,8 +88,8 @@ def tangent_step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Ten
     """Remove from each neuron's update u = weight - before the part along its weights, then project, in place.
 
     w <- R N(w + u - (w·u) w / |w|²), with w the weights before the step; where they are zero, no part of the update is
-    along them. A neuron whose update is zero or not finite stays as it was before; one whose radius is 0 is free and
-    keeps its update.
+    along them. A neuron whose update is zero or not finite stays as it was before, and is projected where that was off
+    the sphere by more than rounding; one whose radius is 0 is free and keeps its update.
 
     >>> tangent_step_(torch.tensor([[2.0, 1.0]]), torch.tensor([[1.0, 0.0]]), Axes((0,)), 1.0)
     tensor([[0.7071, 0.7071]])
@@ -100,7 +102,8 @@ def angle_step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tenso
     """Take of each neuron's update u = weight - before only its direction, then project, in place.
 
     w <- R N(w + lr R N(u)): the step turns a neuron by about `rate` radians. A neuron whose update is zero or not
-    finite stays as it was before, and all do where the rate is 0; one whose radius is 0 is free and keeps its update.
+    finite stays as it was before, and all do where the rate is 0, projected where that was off the sphere by more than
+    rounding; one whose radius is 0 is free and keeps its update.
 
     >>> angle_step_(torch.tensor([[1.0, 7.0]]), torch.tensor([[1.0, 0.0]]), Axes((0,)), 1.0, 0.75)
     tensor([[0.8000, 0.6000]])
@@ -123,7 +126,8 @@ def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, ra
             kept, multiple = torch.ones_like(size), rate * length / size
         factors = length / torch.hypot(kept * start_size + multiple * along, multiple * across)
         moves = (size > 0) & size.isfinite() & (multiple != 0) & (factors > 0) & factors.isfinite()
-        kept, multiple = (kept * factors).where(moves, 1), (multiple * factors).where(moves, 0)
+        rest = safe_factors(UnitNorm(), start_size, length, leave_within=ROUNDING[weight.dtype])
+        kept, multiple = (kept * factors).where(moves, rest), (multiple * factors).where(moves, 0)
         update = update.where(per_row(moves, start), 0)
         moved = per_row(kept, start) * start + per_row(multiple, start) * update
         rows.copy_(moved.where(per_row(length > 0, start), rows.to(lengths.dtype)))

@@ -22,12 +22,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pbwn import functional
 from pbwn.axes import Axes
+from pbwn.forward import call_arguments, refusal_of, relative_changes, restoring, restoring_model, tensors_in
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight, Selection, select
-from pbwn.selection.names import NamedParameter, by_object, named_parameters, unwrap
+from pbwn.selection.names import NamedParameter, by_object, is_scripted, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text, tied_names, wrapped
-from pbwn.selection.trace import call_arguments, function_name, put_back, refusal_of, see_order, tensors_in, undone
+from pbwn.selection.trace import function_name, see_order
 
 Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
 Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a factor for each of its neurons
@@ -196,7 +197,7 @@ def invariance(
     inner = unwrap(model)
     run = _Passes(inner, inputs, output)
     with (
-        undone(inner),
+        restoring_model(inner),
         torch.no_grad(),
         torch.compiler.set_stance("force_eager"),
         _in_float32(inner, inputs) as widened,
@@ -204,7 +205,7 @@ def invariance(
         if not inner.training:  # else its layers have the modes that it trains with
             inner.train()
         run.check(widened=widened)
-        with put_back(run.written):
+        with restoring(run.written):
             found = select(inner, *inputs) if selection is None else selection
             following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
         constrained = {name: weight for weight in found.constrained for name in (weight.name, *weight.others)}
@@ -263,7 +264,7 @@ class _Passes:
         """The floating-point tensors of the output, with the epsilons of normalisation layers times a factor."""
         torch.clear_autocast_cache()  # which holds the weights as they were
         positional, keyword = call_arguments(self._model, self._inputs)
-        with undone(self._model), put_back(self.written), _epsilons_times(epsilon, self._model):
+        with restoring_model(self._model), restoring(self.written), _epsilons_times(epsilon, self._model):
             torch.manual_seed(_SEED)
             random.seed(_SEED)
             return self._picked(self._model(*positional, **keyword))
@@ -311,12 +312,12 @@ def _scale_of(
     @cache
     def effects() -> list[float]:
         """What a random change of the weight does; a pass that a large change of the output makes needless."""
-        with put_back([weight]):
+        with restoring([weight]):
             _disturb_(weight, axes)
             return relative_changes(run(), base)
 
     def stays(changes: Sequence[Change]) -> bool:
-        with put_back([tensor for tensor, _, _ in changes]):
+        with restoring([tensor for tensor, _, _ in changes]):
             for tensor, neurons, multiples in changes:
                 functional.scale_rows_(tensor, neurons, multiples)
             epsilon = min(1.0, float(changes[0][2].min()) ** 2)
@@ -422,7 +423,7 @@ def _refusing_pairs(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _epsilons_times(factor: float, model: nn.Module) -> Iterator[None]:
     """Divide epsilons as the variances next to them are divided by small factors: they then act as they did."""
-    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    modules = [module for module in model.modules() if not is_scripted(module)]
     found = [(vars(module), name) for module in modules for name in _EPSILONS if type(vars(module).get(name)) is float]
     kept = [values[name] for values, name in found]
     try:
@@ -441,7 +442,7 @@ def _generic(model: nn.Module) -> Iterator[None]:
     small = [parameter for parameter in trained if parameter.ndim < 2 and parameter.is_floating_point()]
     zero = [parameter for parameter in trained if parameter.ndim > 1 and not parameter.any()]
     generator = torch.Generator().manual_seed(_SEED + 2)
-    with put_back([*small, *zero]):
+    with restoring([*small, *zero]):
         for parameter in small:  # the sign stays, for those that are positive by their meaning
             draws = torch.rand((2, *parameter.shape), generator=generator, dtype=torch.float64).to(parameter)
             sign = parameter.sign().where(parameter != 0, (draws[0] - 0.5).sign())
@@ -457,7 +458,7 @@ def _enlarged(model: nn.Module, run: _Passes) -> Iterator[None]:
     with _Sums(parameter for parameter in model.parameters() if parameter.requires_grad) as sums:
         run()
     small = [(parameter, _SHARE * ratio) for parameter, ratio in sums.ratios.items() if 1 < _SHARE * ratio < math.inf]
-    with put_back([parameter for parameter, _ in small]):
+    with restoring([parameter for parameter, _ in small]):
         for parameter, factor in small:
             parameter.mul_(factor)
         yield
@@ -496,22 +497,6 @@ def _size(tensor: Tensor) -> float:
     """The root mean square of what is finite."""
     wide = tensor.detach().to(functional.wide_dtype(tensor))
     return float(wide.where(wide.isfinite(), 0).square().mean().sqrt())
-
-
-def relative_changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
-    """How much each tensor of the output differs, relative to itself; infinite where it has another shape."""
-    if [one.shape for one in outputs] != [one.shape for one in base]:
-        return [float("inf")] * len(base)
-    return [_change(*pair) for pair in zip(outputs, base, strict=True)]
-
-
-def _change(one: Tensor, other: Tensor) -> float:
-    dtype = torch.complex128 if other.is_complex() else functional.wide_dtype(other)
-    same = (one == other) | (one.isnan() & other.isnan())  # infinities, as masked scores have
-    difference = (one.to(dtype) - other.to(dtype)).where(~same, 0)
-    size = other.to(dtype).where(other.isfinite(), 0)
-    change = difference.norm() / size.norm().clamp(min=torch.finfo(torch.float32).tiny)
-    return float(change.nan_to_num(float("inf")))
 
 
 def _floor(output: Tensor, weight_dtype: torch.dtype | None = None) -> float:

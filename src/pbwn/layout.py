@@ -58,6 +58,7 @@ def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor has strided memory that holds its elements, as tensor subclasses may not."""
     return (
         tensor.layout is torch.strided
+        and not tensor.is_nested
         and not tensor.is_meta
         and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     )

@@ -5,7 +5,7 @@ The next step starts from the master, so the master is what is projected, and th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,9 @@ _ADVICE = (
     "Projecting the weight alone would be undone by the next step. Use an optimizer that keeps no copy, with the model "
     "in float32 (and autocast, if you like), or one whose state of the weight holds a wider tensor of its shape"
 )
-_DIFFERS, _ZERO, _EQUAL = range(3)  # how a tensor compares with a weight; zeros, or no elements, say nothing
+# How a tensor compares with a weight. Zeros, or no elements, say nothing, and an equal tensor may be a copy for another
+# purpose, such as an average; one with digits that the weight has lost in rounding is what it was rounded from.
+_DIFFERS, _ZERO, _EQUAL, _MORE_DIGITS = range(4)
 
 
 class _Candidate(NamedTuple):
@@ -49,29 +51,38 @@ class _Candidate(NamedTuple):
         return is_integer and self.weight.tensor.dtype.itemsize == 2 and self.key is not None
 
 
-def find_masters(optimizer: Optimizer, weights: Iterable[ConstrainedWeight]) -> dict[str, Hashable]:
-    """The key of each weight's master in the optimizer's state, by the weight's name.
+def find_masters(
+    optimizer: Optimizer, weights: Iterable[ConstrainedWeight], known: Collection[Hashable] = ()
+) -> tuple[dict[str, Hashable], list[ConstrainedWeight]]:
+    """The key of each weight's master in the optimizer's state, by the weight's name, and the weights still to search.
 
-    A master has the weight's shape and a wider dtype, and equals the weight to one unit of the weight's precision. An
-    all-zero weight equals fresh moments too: its master is what has a master's name, or the key of other weights'.
+    A master has the weight's shape and a wider dtype. It has a master's name and equals the weight to one unit of the
+    weight's precision; or it rounds to the weight and has more digits; or it equals the weight and has the key of
+    another's master, of which some may be `known`. An equal tensor without any of these decides nothing: an average
+    of the weight is no different before the weight has moved.
     Copies in other forms raise an error. This waits for the device once, if there is anything to compare.
     """
     candidates = list(_candidates(optimizer, [weight for weight in weights if weight.tensor.dtype.itemsize < 8]))
-    answers = _compare(candidates)
-    keys = {one.key for one, answer in zip(candidates, answers, strict=True) if answer == _EQUAL}
+    compared = list(zip(candidates, _compare(candidates), strict=True))
+    keys = {*known, *(one.key for one, answer in compared if answer == _MORE_DIGITS)}
     found: dict[str, Hashable] = {}
-    for one, answer in zip(candidates, answers, strict=True):
-        is_master = answer == _EQUAL or (answer == _ZERO and (one.key in keys or one.is_named))
+    for one, answer in compared:
+        is_master = answer == _MORE_DIGITS or (answer != _DIFFERS and (one.key in keys or one.is_named))
         if is_master and one.key is not None and one.value.shape == one.weight.tensor.shape:
             found[one.weight.name] = one.key
-    for one, answer in zip(candidates, answers, strict=True):
-        if one.weight.name not in found and (answer == _EQUAL or one.is_named or one.is_lower_half):
+    undecided: dict[ConstrainedWeight, None] = {}
+    for one, answer in compared:
+        if one.weight.name in found:
+            continue
+        if answer == _MORE_DIGITS or one.is_named or one.is_lower_half:
             form = f"{str(one.value.dtype).removeprefix('torch.')} of shape {tuple(one.value.shape)}"
             raise TypeError(
                 f"{type(optimizer).__name__} keeps master weights of {one.weight.name!r} in {one.where}, as {form}, "
                 f"which cannot be projected. {_ADVICE}"
             )
-    return found
+        if answer != _DIFFERS and dtensor.local(one.value).numel():
+            undecided[one.weight] = None
+    return found, list(undecided)
 
 
 def look_up(optimizer: Optimizer, weight: ConstrainedWeight, key: Hashable) -> Tensor:
@@ -167,5 +178,8 @@ def _equals(weight: Tensor, value: Tensor) -> Tensor:
     if value.numel() != weight.numel():
         return torch.tensor(_DIFFERS, device=weight.device)
     own, limits = weight.to(value.dtype).flatten(), torch.finfo(weight.dtype)
-    is_close = value.to(own.device).flatten().isclose(own, rtol=limits.eps, atol=limits.tiny, equal_nan=True).all()
-    return is_close * (_ZERO + own.any().long())
+    value = value.to(own.device).flatten()
+    is_close = value.isclose(own, rtol=limits.eps, atol=limits.tiny, equal_nan=True).all()
+    rounds = value.to(weight.dtype).to(value.dtype).isclose(own, rtol=0, atol=0, equal_nan=True).all()
+    has_more_digits = rounds & ~value.isclose(own, rtol=0, atol=0, equal_nan=True).all()
+    return is_close * (_ZERO + own.any() * (1 + has_more_digits.long()))

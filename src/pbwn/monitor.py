@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from pbwn import functional
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint
+from pbwn.forward import restoring_model
 from pbwn.paths import dtensor
 from pbwn.selection import ConstrainedWeight
 from pbwn.selection.table import Table, fold, wrapped
-from pbwn.selection.trace import undone
 
 QUANTITIES = {
     "norm": "norm before the projection",
@@ -188,7 +188,7 @@ class Monitor:
         """The loss now, if one was given; the model and random states are left as they were."""
         if self._loss is None:
             return None
-        with undone(model), torch.no_grad():
+        with restoring_model(model), torch.no_grad():
             loss = self._loss()
         if not isinstance(loss, Real) and not (isinstance(loss, Tensor) and loss.numel() == 1):
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)

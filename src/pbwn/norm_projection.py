@@ -30,7 +30,7 @@ from pbwn.paths import dtensor
 from pbwn.paths.batch import Backend, Batch
 from pbwn.radii import chosen_radii, keeps_initial_norms, measure_radii, schedules
 from pbwn.selection import ConstrainedWeight, Selection, chosen, held_by, unconstrained
-from pbwn.selection.names import named_parameters
+from pbwn.selection.names import check_word, named_parameters
 from pbwn.selection.rules import OUTPUT_LAYER
 from pbwn.selection.table import plural, wrapped
 from pbwn.warning import warn
@@ -212,10 +212,10 @@ class NormProjection:
         *,
         every: int | None,
         gradient: Literal["ordinary", "riemannian"],
-        step: Literal["plain", "tangent", "angle"] = "plain",
+        step: Literal["plain", "tangent", "angle"],
         optimizers: Sequence[Optimizer],
-        backend: Backend = "auto",
-        follow: bool = True,
+        backend: Backend,
+        follow: bool,
     ) -> None:
         """Use `attach`, which checks its arguments."""
         self._model = model
@@ -226,11 +226,12 @@ class NormProjection:
         self._step = step
         self._backend: Backend = backend
         self._radii: dict[str, float | Tensor] = {}  # those of scheduled weights are to be multiplied
-        self._schedules = schedules(constraint, selection.constrained)
+        self._factors: dict[str, float] = {}  # what those were multiplied by at the last projection of each
         self._monitor: Monitor | None = None
         self._statistics = BatchStatistics(model, selection.constrained) if follow else None
         self._fsdp = dtensor.FsdpModules(model)
-        self._drivers = [Driver(moved_by(optimizer, selection.constrained)) for optimizer in optimizers]
+        shares = [moved_by(optimizer, selection.constrained) for optimizer in optimizers]
+        self._drivers = [Driver(weights, schedules(constraint, weights)) for weights in shares]
 
     @property
     def model(self) -> nn.Module:
@@ -266,6 +267,11 @@ class NormProjection:
     def backend(self) -> Backend:
         """How weights are projected, as requested."""
         return self._backend
+
+    @property
+    def _is_hooked(self) -> bool:
+        """Whether every optimizer calls the hooks."""
+        return all(driver.is_hooked for driver in self._drivers)
 
     def project(self, model: nn.Module | None = None) -> None:
         """Project now; given a copy of the model, such as an average of its weights, project the copy instead.
@@ -304,12 +310,18 @@ class NormProjection:
         """Have running statistics follow a projection, where that was requested and makes sense."""
         if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
             return nullcontext()
-        if every is None and self._statistics.is_unobserved:
-            warn(
-                "the running statistics of batch normalisation were not rescaled with this projection: no forward pass "
-                "has shown yet which weights they belong to. Pass follow= with example inputs to attach, recompute "
-                "them afterwards (torch.optim.swa_utils.update_bn), or pass follow=None to keep them as they are"
-            )
+        is_first = every is not None and self._statistics.is_watching
+        if (every is None or is_first) and self._statistics.is_unobserved:
+            if self._statistics.can_follow(every):
+                which = "this projection" if every is None else "the projections"
+                warn(
+                    f"the running statistics of batch normalisation were not rescaled with {which}: no forward pass "
+                    "has shown yet which weights they belong to, and those of compiled code never do. Pass follow= "
+                    "with example inputs to attach, recompute them afterwards (torch.optim.swa_utils.update_bn), or "
+                    "pass follow=None to keep them as they are"
+                )
+            if is_first:
+                self._statistics.ignore()
         return self._statistics.following(copy, every=every)
 
     def monitor(
@@ -325,7 +337,8 @@ class NormProjection:
         Recorded are the norms before the projection, the shares of gradient and update along the weights, the angle
         turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
         nothing; a recorded one keeps a copy of the constrained weights. Where weights are sharded, every process has to
-        call this. It is not part of the state: call it again after resuming; the step count continues.
+        call this. It is not part of the state: call it again after resuming; the step count, that of `state_dict()`,
+        continues.
 
         Args:
             every: record every so many real steps of each optimizer.
@@ -337,27 +350,19 @@ class NormProjection:
         """
         if self._monitor is not None:
             raise RuntimeError("the projection already has a monitor: call its stop() first")
-        if not all(driver.is_hooked for driver in self._drivers):
+        if not self._is_hooked:
             raise RuntimeError(
                 "the projection is detached from its optimizer and sees no steps: call rebind(optimizer) first"
             )
         self._monitor = Monitor(
             every=every, loss=loss, writer=writer, on_record=on_record, stop=WeakMethod(self._stop_monitor)
         )
-        self._set_gradient_hooks()
         return self._monitor
 
     def _stop_monitor(self) -> None:
         self._monitor = None
-        self._set_gradient_hooks()
-
-    def _set_gradient_hooks(self) -> None:
-        """Have complete gradients reported if anything needs them."""
-        wanted = self._gradient == "riemannian" or self._monitor is not None
         for driver in self._drivers:
             driver.watched = None
-            if (hooks := driver.hooks()) is not None:
-                hooks.set_on_gradient(partial(self._on_gradient, driver) if wanted else None)
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and check whether the hooks are in place.
@@ -365,7 +370,7 @@ class NormProjection:
         Where weights are sharded, every process has to call this.
         """
         dtensor.reshard(self._model)
-        weights = [weight for weight in self._selection.constrained if weight.found is not None]
+        weights = [weight for weight in self._selection.constrained if weight.parameter_or_none is not None]
         paths.refuse_mismatches(self._constraint, weights, self._radii)
         paths.refuse_radii(weights, self._radii)
         moved = [driver for driver in self._drivers if not driver.projected]
@@ -382,9 +387,10 @@ class NormProjection:
         optimizers = [optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None]
         return Certificate(
             reports,
-            hooks_in_place=all(driver.is_hooked for driver in self._drivers),
-            gone=tuple(weight.name for weight in self._selection.constrained if weight.found is None),
+            hooks_in_place=self._is_hooked,
+            gone=tuple(weight.name for weight in self._selection.constrained if weight.parameter_or_none is None),
             unconstrained=self._unconstrained(),
+            stalled=() if self._step == "plain" else tuple(name for each in self._drivers for name in each.stalled()),
             second_iterates=tuple(type(one).__name__ for one in optimizers if has_second_iterate(one)),
         )
 
@@ -392,16 +398,17 @@ class NormProjection:
         """What a resumed run needs: step counts, settings, and the radii that neurons have of their own.
 
         Plain values and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
-        every process has to call this.
+        every process has to call this. With `every=1` off the CPU, the count includes steps that a GradScaler skipped
+        inside a fused optimizer: to see that, one would have to wait for the device, and nothing depends on it.
         """
         dtensor.reshard(self._model)
-        return self._state().as_dict()
+        return self._state(self._whole(self._radii)).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
         dtensor.reshard(self._model)
         weights, saved = self._selection.constrained, states.read(state)
-        states.check(saved, self._state(), weights)
+        states.check(saved, self._state({}), weights)
         self._radii = dict(chosen_radii(self._constraint, weights, measured=saved.radii))
         for weight in weights:
             if weight.name in saved.radii:
@@ -416,7 +423,8 @@ class NormProjection:
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
-            driver.stateless, driver.has_begun = None, steps > 0
+            driver.unsearched, driver.undecided, driver.has_begun = None, (), steps > 0
+        self._find_factors()
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
         """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
@@ -436,7 +444,7 @@ class NormProjection:
                         f"this {type(one).__name__} does not hold the model's weight {weight.name!r}, which is "
                         "constrained: give it to the optimizer, or call detach() and attach again"
                     )
-            if self._step == "angle" and driver.owner() is not one:
+            if self._step == "angle" and driver.optimizer_ref() is not one:
                 driver.check_angle(one)
         self.detach()
         self._fsdp.find()
@@ -444,32 +452,37 @@ class NormProjection:
             hooks = StepHooks(
                 one,
                 on_begin=partial(self._before_step, driver),
+                on_gradient=partial(self._on_gradient, driver),
                 on_step=partial(self._after_step, driver),
-                exact=bool(self._schedules) or (self._every is not None and self._every > 1),
+                exact=bool(driver.schedules) or (self._every is not None and self._every > 1),
             )
-            if driver.owner() is not one:
+            if driver.optimizer_ref() is not one:
                 driver.keep_masters_of(one)
-            driver.hooks, driver.owner, driver.batch, driver.stateless = ref(hooks), ref(one), None, None
-        self._set_gradient_hooks()
+            driver.hooks, driver.optimizer_ref = ref(hooks), ref(one)
+            driver.unsearched, driver.undecided = None, ()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
         with _attaching:
             _attached.add(self)
 
     def detach(self) -> None:
-        """Take the hooks off the optimizers: steps no longer project. The weights stay as they are."""
+        """Take the hooks off the optimizers: steps no longer project. The weights stay as they are.
+
+        The views of the weights' memory that are kept from step to step go too: to move a model off a device between
+        two steps, and free its memory there, call this before and `rebind(optimizer)` after.
+        """
         for driver in self._drivers:
             hooks = driver.hooks()
             if hooks is not None:
                 hooks.remove()
-            driver.hooks = nothing
+            driver.hooks, driver.batch, driver.before, driver.watched = nothing, None, None, None
         if self._statistics is not None:
             self._statistics.ignore()
         with _attaching:
             _attached.discard(self)
 
     def __str__(self) -> str:
-        weights = [weight for weight in self._selection.constrained if weight.found is not None]
+        weights = [weight for weight in self._selection.constrained if weight.parameter_or_none is not None]
         used = paths.summary(paths.paths(weights, self._backend)) if weights else "none"
         table = None if self._statistics is None or self._every == 1 else self._statistics.table(self._every)
         statistics = f"\n\n{table.text()}" if table is not None and table.rows else ""
@@ -482,7 +495,8 @@ class NormProjection:
         return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        gone: dict[str, Any] = {"hooks": nothing, "owner": nothing, "batch": None, "before": None, "watched": None}
+        gone: dict[str, Any] = {"hooks": nothing, "optimizer_ref": nothing}
+        gone |= dict.fromkeys(("batch", "before", "watched"))
         return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
 
     def _settings(self) -> str:
@@ -502,7 +516,7 @@ class NormProjection:
         """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
         weights = self._selection.constrained
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
-            driver.owner = ref(optimizer)
+            driver.optimizer_ref = ref(optimizer)
             if self._step == "angle":
                 driver.check_angle(optimizer)
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
@@ -516,6 +530,7 @@ class NormProjection:
         if state is None:
             paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
+            self._find_factors()
             with self._initially(optimizers, project, example):
                 for driver in self._drivers if project else ():
                     self._batch_at(driver, 0).project_deviating_()
@@ -537,7 +552,7 @@ class NormProjection:
         self._statistics.refuse_unfoldable(self._constraint, self._radii)
         return self._statistics.folding(example)
 
-    def _state(self) -> states.State:
+    def _state(self, radii: dict[str, Tensor]) -> states.State:
         return states.State(
             constraint=states.describe(self._constraint),
             weights={weight.name: states.describe(weight.axes) for weight in self._selection.constrained},
@@ -548,7 +563,7 @@ class NormProjection:
             steps=[driver.steps for driver in self._drivers],
             projected=[driver.projected for driver in self._drivers],
             radius_steps=[driver.radius_step for driver in self._drivers],
-            radii=self._whole(self._radii),
+            radii=radii,
             masters={name: key for driver in self._drivers for name, key in driver.masters.items()},
             follow=None if self._statistics is None else self._statistics.state(),
         )
@@ -562,7 +577,7 @@ class NormProjection:
         """The weights that would be constrained now: unfrozen, given to an optimizer, untied or put in since."""
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
-            served = {id(weight.found) for other in _attached for weight in other._selection.constrained}
+            served = {id(weight.parameter_or_none) for other in _attached for weight in other._selection.constrained}
         trained = (
             named
             for named in named_parameters(self._model)
@@ -572,10 +587,12 @@ class NormProjection:
 
     def _current_radii(self) -> dict[str, float | Tensor]:
         """The radii at the last projection, by the weight's name."""
-        factors = {
-            name: factor for driver in self._drivers for name, factor in driver.radius_factors(self._schedules).items()
-        }
-        return {name: radii * factors.get(name, 1.0) for name, radii in self._radii.items()}
+        return {name: radii * self._factors.get(name, 1.0) for name, radii in self._radii.items()}
+
+    def _find_factors(self) -> None:
+        """Have the radii of scheduled weights be those of their last projection, by the optimizer of most steps."""
+        for driver in sorted(self._drivers, key=lambda driver: driver.radius_step):
+            self._factors |= driver.radius_factors()
 
     def _whole(self, radii: Mapping[str, float | Tensor]) -> dict[str, Tensor]:
         """The radii that neurons have of their own, of whole weights, by the weight's name."""
@@ -585,7 +602,8 @@ class NormProjection:
             if isinstance(own := radii.get(weight.name), Tensor)
         }
 
-    def _before_step(self, driver: Driver) -> None:
+    def _before_step(self, driver: Driver) -> bool:
+        """Keep what the end of the step needs; whether anything needs its gradient."""
         self._begin(driver)
         if self._step != "plain":
             self._fsdp.reshard()
@@ -596,6 +614,7 @@ class NormProjection:
                 self._fsdp.reshard()
                 before = [tensor.detach().clone() for tensor in self._stored(driver.weights).values()]
                 driver.watched = Watched(driver.steps + 1, driver.weights, before)
+        return self._gradient == "riemannian" or driver.watched is not None
 
     def _on_gradient(self, driver: Driver) -> None:
         self._fsdp.reshard()
@@ -611,7 +630,17 @@ class NormProjection:
         driver.steps += 1
         is_due = self._every is not None and driver.steps % self._every == 0
         watched, driver.watched = driver.watched, None
-        loss = self._see_updates(driver, watched, is_due) if watched is not None else None
+        try:
+            loss = self._see_updates(driver, watched, is_due) if watched is not None else None
+        finally:  # the monitor's function may raise
+            self._complete_step(driver, is_due)
+        if watched is not None and self._monitor is not None:
+            watched.see_results(list(self._stored(driver.weights).values()))
+            rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
+            self._monitor.add(watched, rates=rates, projected=is_due, losses=(loss, after))
+
+    def _complete_step(self, driver: Driver, is_due: bool) -> None:
+        """Apply the step rule, or project where that is due."""
         if self._step != "plain":
             before, driver.before = driver.before, None
             assert before is not None
@@ -624,17 +653,14 @@ class NormProjection:
         driver.projected = is_due
         if is_due:
             driver.forget_curvature()
-        if watched is not None and self._monitor is not None:
-            watched.see_results(list(self._stored(driver.weights).values()))
-            rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
-            self._monitor.add(watched, rates=rates, projected=is_due, losses=(loss, after))
 
     def _see_updates(self, driver: Driver, watched: Watched, is_due: bool) -> Tensor | None:
         """Measure the optimizer's update, and the loss before a projection where it is asked for."""
         watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._current_radii())
-        loss = self._monitor.loss_of(self._model) if self._monitor is not None and is_due else None
-        self._fsdp.reshard()
-        return loss
+        try:
+            return self._monitor.loss_of(self._model) if self._monitor is not None and is_due else None
+        finally:
+            self._fsdp.reshard()
 
     def _begin(self, driver: Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
@@ -661,8 +687,10 @@ class NormProjection:
         """The weights of an optimizer, with the radii that they are to have after so many steps."""
         driver.radius_step = step
         batch = self._batch(driver)
-        if self._schedules:
-            batch.scale_radii(driver.radius_factors(self._schedules))
+        if driver.schedules:
+            factors = driver.radius_factors()
+            batch.scale_radii(factors)
+            self._factors |= factors
         return batch
 
     def _batch(self, driver: Driver) -> Batch:
@@ -684,10 +712,9 @@ def _check_settings(
     """Refuse arguments of `attach` that mean nothing, by themselves or together."""
     if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
         raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
-    if gradient not in ("ordinary", "riemannian"):
-        raise ValueError(f'gradient must be "ordinary" or "riemannian"; got {gradient!r}')
-    if step not in ("plain", "tangent", "angle"):
-        raise ValueError(f'step must be "plain", "tangent" or "angle"; got {step!r}')
+    check_word("gradient", gradient, "ordinary", "riemannian")
+    check_word("step", step, "plain", "tangent", "angle")
+    check_word("backend", backend, *paths.BACKENDS)
     if step != "plain" and every != 1:
         raise ValueError(f'step="{step}" changes every update, and so projects after every step: drop every={every}')
     _check_constraint(constraint)
@@ -695,8 +722,6 @@ def _check_settings(
         raise ValueError('gradient="riemannian" needs a sphere: MaxNorm is a ball, use UnitNorm')
     if step != "plain" and isinstance(constraint, MaxNorm):
         raise ValueError(f'step="{step}" needs a sphere: MaxNorm is a ball, use UnitNorm')
-    if backend not in paths.BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(paths.BACKENDS)}; got {backend!r}")
     if not isinstance(initial, bool) and initial != "fold":
         raise ValueError(f'initial must be True, False or "fold"; got {initial!r}')
     if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
@@ -731,7 +756,8 @@ def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjecti
         if other is besides or not any(driver.is_hooked for driver in other._drivers):
             continue
         for weight in other._selection.constrained:
-            if id(weight.found) in wanted:  # another model's weight may be gone, which is not this model's trouble
+            # Another model's weight may be gone, which is not this model's trouble.
+            if id(weight.parameter_or_none) in wanted:
                 raise ValueError(
                     f"weight {weight.name!r} already has a projection attached: call its detach() first (a "
                     "ProjectionCallback keeps it as callback.projection)"

@@ -35,15 +35,21 @@ class StepHooks:
         self,
         optimizer: Optimizer,
         *,
-        on_begin: Callable[[], None],
+        on_begin: Callable[[], bool],
+        on_gradient: Callable[[], None],
         on_step: Callable[[], None],
         exact: bool,
     ) -> None:
-        """`exact`: ask whether a step was skipped even where that waits for the device, so that it is not counted."""
+        """`on_begin` says whether `on_gradient` is to be called in the step.
+
+        `exact`: ask whether a step was skipped even where that waits for the device, so that it is not counted.
+        """
         self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
         self._on_begin = on_begin
         self._on_step = on_step
-        self._on_gradient: Callable[[], None] | None = None
+        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
+        self._on_gradient = torch.compiler.disable(on_gradient)
+        self._sees_gradient = False
         self._exact = exact
         self._depth = 0
         self._handles: tuple[RemovableHandle, RemovableHandle] = (
@@ -59,17 +65,9 @@ class StepHooks:
     @property
     def in_place(self) -> bool:
         """Whether the optimizer lives and still calls both hooks: copying and pickling one loses them."""
-        optimizer = self.optimizer
-        return (
-            optimizer is not None
-            and self._handles[0].id in optimizer._optimizer_step_pre_hooks
-            and self._handles[1].id in optimizer._optimizer_step_post_hooks
+        return self.optimizer is not None and all(
+            handle.id in (handle.hooks_dict_ref() or ()) for handle in self._handles
         )
-
-    def set_on_gradient(self, on_gradient: Callable[[], None] | None) -> None:
-        """Set what is called when a step's gradient is complete: at first, and for None, nothing."""
-        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
-        self._on_gradient = None if on_gradient is None else torch.compiler.disable(on_gradient)
 
     def remove(self) -> None:
         """Take the hooks off the optimizer."""
@@ -80,9 +78,9 @@ class StepHooks:
         if self._depth > 0 and not _is_inside_step(optimizer):
             self._depth = 0  # the last step raised
         self._depth += 1
-        if self._depth == 1 and not _is_setting_up():
-            self._on_begin()
-        if self._on_gradient is None:
+        if self._depth == 1:
+            self._sees_gradient = not _is_setting_up() and self._on_begin()
+        if not self._sees_gradient:
             return None
         if callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._wrapped(kwargs["closure"])}
@@ -95,7 +93,6 @@ class StepHooks:
 
     def _wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure completes the gradient, once; other projections may have wrapped it too."""
-        assert self._on_gradient is not None
         inner = closure
         while isinstance(inner, _Closure):
             if inner.on_gradient is self._on_gradient:
@@ -150,18 +147,19 @@ def _is_setting_up() -> bool:
     maker = getattr(module, "_init_optim_state", None)
     if maker is None:
         return False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not maker.__code__:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is maker.__code__ for frame in callers())
 
 
 def _steps_on_the_stack() -> Iterator[FrameType]:
     """The calls of what torch wraps around each optimizer's step, innermost first."""
+    return (frame for frame in callers() if frame.f_globals.get("__name__") == Optimizer.__module__)
+
+
+def callers() -> Iterator[FrameType]:
+    """The calls that are under way, innermost first. Whoever keeps one keeps alive what it holds."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == Optimizer.__module__:
-            yield frame
+        yield frame
         frame = frame.f_back
 
 
@@ -253,6 +251,12 @@ def _is_transparent(wrapper: object, inner: object) -> bool:
     return not isinstance(wrapper, Optimizer) or type(wrapper).__module__.partition(".")[0] in _FRAMEWORKS
 
 
-def _own_hooks(optimizer: object) -> Any:
-    """The hooks that it holds itself: a wrapper may forward its attributes."""
-    return getattr(optimizer, "__dict__", {}).get("_optimizer_step_post_hooks")
+def _own_hooks(optimizer: Any) -> Any:
+    """The hooks that it holds itself, seen by adding one: a wrapper may forward its attributes."""
+    try:
+        handle = Optimizer.register_step_post_hook(optimizer, lambda *_: None)
+    except AttributeError:
+        return None
+    hooks = handle.hooks_dict_ref()
+    handle.remove()
+    return hooks if any(each is hooks for each in getattr(optimizer, "__dict__", {}).values()) else None

@@ -1415,3 +1415,44 @@ def test_radii_that_cannot_be_given_are_refused(radius, words):
     model, optimizer = make()
     with pytest.raises(ValueError, match=words):
         pbwn.attach(model, optimizer, constraint=pbwn.UnitNorm(radius))
+
+
+@pytest.mark.parametrize("options", [{}, {"step": "tangent"}, {"gradient": "riemannian"}], ids=str)
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+def test_a_detached_projection_keeps_no_memory_of_the_weights(backend, options):
+    def tensors_of_this_shape():
+        gc.collect()
+        return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and each.shape == (37, 41)]
+
+    model = nn.Sequential(nn.Linear(41, 37), nn.ReLU(), nn.Linear(37, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, backend=backend, **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(4, 41)).square().sum().backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    projection.detach()
+    model.double()
+    assert [each.dtype for each in tensors_of_this_shape()] == [torch.float64]
+
+
+def test_a_torch_that_keeps_the_history_of_lbfgs_elsewhere_is_noticed():
+    class Later(torch.optim.LBFGS):
+        def step(self, closure):
+            loss = super().step(closure)
+            del self.state[self._params[0]]["n_iter"]
+            return loss
+
+    model = make_model()
+    optimizer = Later(model.parameters(), max_iter=2)
+    pbwn.attach(model, optimizer)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 6)).square().mean()
+        loss.backward()
+        return loss
+
+    with pytest.warns(UserWarning, match="keeps the count of LBFGS's iterations elsewhere"):
+        optimizer.step(closure)

@@ -390,6 +390,37 @@ def test_a_state_from_before_the_first_pass_is_followed_by_observing_again():
     assert follows(projection)["1"] == "0.weight"
 
 
+@pytest.mark.parametrize(("every", "warns"), [(50, True), (2, False)])
+def test_a_compiled_model_is_said_once_not_to_be_observed_and_keeps_no_hooks(every, warns):
+    model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    optimizer = sgd(model)
+    pbwn.attach(model, optimizer, every=every)
+    compiled = torch.compile(model, backend="eager")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2 * every):
+            optimizer.zero_grad()
+            compiled(torch.randn(8, 4)).square().sum().backward()
+            optimizer.step()
+    found = [each for each in caught if "were not rescaled with the projections" in str(each.message)]
+    assert len(found) == warns
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_an_attached_model_that_no_pass_has_shown_yet_can_be_traced_and_scripted_once_detached():
+    model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    optimizer = sgd(model)
+    projection = pbwn.attach(model, optimizer, every=50)
+    x = torch.randn(8, 4)
+    traced = torch.jit.trace(model, x)
+    projection.detach()
+    scripted = torch.jit.script(model)
+    for each in (traced, scripted):
+        torch.testing.assert_close(each(x), model(x))
+
+
 def test_a_projection_by_hand_before_any_pass_warns_where_statistics_were_gathered():
     model = network()
     model(batch(0)[0])

@@ -221,10 +221,80 @@ def test_masters_in_float64_of_a_model_in_float32_are_projected():
 def test_the_master_of_a_weight_that_is_still_zero_is_known_by_its_key(key):
     model = make_model()
     nn.init.zeros_(model[0].weight)
-    optimizer = MasterSGD(model.parameters(), lr=0.0, key=key)
+    first = list(model[0].parameters())
+    rest = [{"params": layer.parameters(), "lr": 0.1} for layer in (model[2], model[4])]
+    optimizer = MasterSGD([{"params": first, "lr": 0.0}, *rest], key=key)
     projection = pbwn.attach(model, optimizer, also=["0.weight"])
     train(model, optimizer, range(1))
     assert projection.state_dict()["masters"] == {"0.weight": key, "2.weight": key}
+
+
+@pytest.mark.parametrize(("key", "steps"), [("master_param", 1), ("shadow", 4)])
+def test_a_master_without_a_masters_name_is_known_once_its_weight_has_moved(key, steps):
+    model = make_model()
+    optimizer = MasterSGD(model.parameters(), lr=0.0, key=key)
+    projection = pbwn.attach(model, optimizer)
+    for step in range(4):  # a warm-up whose first three rates are zero
+        optimizer.param_groups[0]["lr"] = 0.1 if step == 3 else 0.0
+        train(model, optimizer, [step])
+        assert bool(projection.state_dict()["masters"]) == (step + 1 >= steps)
+    assert set(projection.state_dict()["masters"].values()) == {key}
+    assert projection.check().ok
+
+
+class Averaging(torch.optim.SGD):
+    """Keeps an average of each weight in float32, from before or after its first step."""
+
+    def __init__(self, params, lr, starts_before, where="state"):
+        super().__init__(params, lr=lr)
+        self.starts_before, self.where, self.averages = starts_before, where, {}
+
+    @torch.no_grad()
+    def step(self):
+        if self.starts_before:
+            self.averages_as_they_are()
+        super().step()
+        for weight, average in self.averages_as_they_are():
+            average.lerp_(weight.float(), 0.01)
+
+    def averages_as_they_are(self):
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        kept = [self.state[weight] if self.where == "state" else self.averages for weight in weights]
+        keys = ["ema" if self.where == "state" else str(index) for index in range(len(weights))]
+        return [
+            (weight, each.setdefault(key, weight.detach().float().clone()))
+            for weight, each, key in zip(weights, kept, keys, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("starts_before", [True, False])
+@pytest.mark.parametrize("where", ["state", "attribute"])
+@pytest.mark.parametrize("warm_up", [0, 3])
+def test_an_average_of_the_weights_in_float32_is_no_master(warm_up, where, starts_before):
+    model, plain = make_model(), make_model()
+    optimizer = Averaging(model.parameters(), 0.1, starts_before, where)
+    projection = pbwn.attach(model, optimizer)
+    twin = torch.optim.SGD(plain.parameters(), lr=0.1)
+    pbwn.attach(plain, twin)
+    for step in range(8):
+        for each in (optimizer, twin):
+            each.param_groups[0]["lr"] = 0.1 * min(1.0, step / warm_up) if warm_up else 0.1
+        train(model, optimizer, [step])
+        train(plain, twin, [step])
+    assert projection.state_dict()["masters"] == {}
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_weights_are_compared_once_where_the_first_step_moves_them(monkeypatch):
+    searched = []
+    compare = pbwn.masters._compare
+    monkeypatch.setattr(pbwn.masters, "_compare", lambda each: searched.append(len(each)) or compare(each))
+    model = make_model()
+    optimizer = MasterSGD(model.parameters(), key="shadow")
+    pbwn.attach(model, optimizer)
+    train(model, optimizer, range(5))
+    assert searched == [4]  # a master and a moment of each of two weights
 
 
 def test_a_master_that_loading_has_cast_to_the_weights_dtype_is_refused():

@@ -22,6 +22,7 @@ LAYERS = [
     "warning",
     "constraint",
     "functional",
+    "forward",
     "paths.torch",
     "paths.dtensor",
     "selection.names",

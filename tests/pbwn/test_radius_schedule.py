@@ -145,6 +145,21 @@ def test_a_run_resumes_bit_for_bit_with_the_step_of_its_state(every, tmp_path):
         assert torch.equal(left, right)
 
 
+@pytest.mark.parametrize("order", ["aaa", "aaab", "bba", "abab"])
+def test_of_two_optimizers_that_share_weights_the_last_that_projected_says_the_radius(order):
+    model = make()
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name in "ab"}
+    projection = pbwn.attach(model, optimizers.values(), constraint=pbwn.UnitNorm(growing))
+    for index, name in enumerate(order):
+        train(model, optimizers[name], 1, first=index)
+        radius = growing(order[: index + 1].count(name))
+        torch.testing.assert_close(norms(model[0].weight), torch.full((8,), radius))
+        assert projection.check().ok
+        average = copy.deepcopy(model)
+        projection.project(average)
+        torch.testing.assert_close(norms(average[0].weight), torch.full((8,), radius))
+
+
 def test_rows_that_start_at_zero_stay_free_of_a_schedule():
     model = make()
     with torch.no_grad():

@@ -1013,3 +1013,59 @@ def test_a_layer_that_is_put_in_later_is_judged_by_what_was_asked_for(wishes, is
     model.blocks.append(nn.Linear(4, 4))
     optimizer.add_param_group({"params": model.blocks[1].parameters()})
     assert projection.check().unconstrained == (("blocks.1.weight",) if is_missed else ())
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("place", ["a layer's weight", "a module of its own"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_parameter_is_left_alone_with_the_reason(place, layout):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Linear(6, 2))
+    model.extra = nn.Module()
+    nested = nn.Parameter(torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=layout))
+    setattr(*((model[2], "weight") if place == "a layer's weight" else (model.extra, "thing")), nested)
+    selection = pbwn.select(model)
+    [left] = [left for left in selection.left_alone if "nested" in str(left.reason)]
+    assert left.name == ("2.weight" if place == "a layer's weight" else "extra.thing")
+    assert "nested" in str(selection)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert pbwn.attach(model, optimizer).check().ok
+
+
+class Wrapping(torch.Tensor):
+    """Has its values in another tensor, as quantized weights do."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=True)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        found = func(*(each.inner if isinstance(each, cls) else each for each in args), **(kwargs or {}))
+        return cls(found) if isinstance(found, torch.Tensor) else found
+
+
+def test_a_weight_that_wraps_another_tensor_is_left_alone_with_the_reason():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Linear(6, 2))
+    model[0].weight = nn.Parameter(Wrapping(model[0].weight.detach()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer)
+    assert [weight.name for weight in projection.selection.constrained] == ["2.weight"]
+    assert "a Wrapping, which wraps other tensors, is not supported" in str(projection)
+    with pytest.raises(ValueError, match=r"axes=\{'0\.weight': .* a Wrapping, which wraps other tensors"):
+        pbwn.select(model, axes={"0.weight": (0,)})
+
+
+def test_modules_that_share_modules_that_share_modules_are_named_in_time():
+    class Dense(nn.Module):
+        def __init__(self, earlier):
+            super().__init__()
+            self.linear, self.earlier = nn.Linear(4, 4), nn.ModuleList(earlier)
+
+    layers = []
+    for _ in range(40):  # the first has 2 ** 39 names
+        layers.append(Dense(layers))
+    selection = pbwn.select(nn.Sequential(*layers, nn.Linear(4, 2)))
+    assert [weight.name for weight in selection.constrained] == [f"{index}.linear.weight" for index in range(40)]

@@ -14,6 +14,7 @@ from counting import LAYOUTS, Counting, FakeCopies, fake_weights
 from drawing import constrained, laid_out
 from pbwn import Axes, functional
 from pbwn.paths.batch import Batch
+from processes import run_on_processes
 from twins import neurons_of
 
 RULES = ["tangent", "angle"]
@@ -140,6 +141,38 @@ def test_a_tangent_update_whose_squares_overflow_ends_on_the_sphere(size, backen
     torch.testing.assert_close(entry.tensor[0], before[0])
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba", pytest.param("compile", marks=pytest.mark.long)])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rate", [0.1, 0.0])
+def test_a_row_without_an_update_is_projected_if_it_was_off_the_sphere_and_stays_if_not(rate, dtype, rule, backend):
+    torch.manual_seed(0)
+    entry = constrained(functional.project_(torch.randn(5, 6, dtype=dtype), Axes((0,)), radii=2.0), Axes((0,)))
+    with torch.no_grad():
+        entry.tensor[1:4] *= 1.5
+    before = entry.tensor.detach().clone()
+    with torch.no_grad():
+        entry.tensor[2, 3] = torch.nan
+        entry.tensor[3:] += 0.1 * torch.randn(2, 6, dtype=dtype)
+    updated = entry.tensor.detach().clone()
+    for tensor, step_ in (
+        (entry.tensor, Batch([entry], pbwn.UnitNorm(2.0), backend=backend).step_),
+        (updated, lambda old, rates: by_function(updated, old[0], rates)),
+    ):
+        step_([before], [rate] if rule == "angle" else None)
+        assert torch.equal(tensor[0], before[0]) or (rule == "tangent" and backend == "torch")  # that up to rounding
+        torch.testing.assert_close(tensor[:3].detach(), functional.project_(before[:3].clone(), Axes((0,)), radii=2.0))
+        torch.testing.assert_close(tensor.detach().norm(dim=1), torch.full((5,), 2.0, dtype=dtype))
+    torch.testing.assert_close(entry.tensor.detach(), updated)
+
+
+def by_function(weight, before, rates):
+    if rates is None:
+        functional.tangent_step_(weight, before, Axes((0,)), 2.0)
+    else:
+        functional.angle_step_(weight, before, Axes((0,)), 2.0, rates[0])
+
+
 def make(seed=0, dtype=torch.float32):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).to(dtype)
@@ -191,16 +224,71 @@ def test_angle_turns_each_neuron_by_about_the_rate_of_its_own_group():
         assert (cosine.arccos() / rate).max() > 0.8
 
 
-def test_angle_leaves_a_weight_that_is_no_longer_the_optimizers_as_it_is():
+def test_angle_does_not_turn_a_weight_that_is_no_longer_the_optimizers():
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     projection = pbwn.attach(model, optimizer, step="angle")
     projection.monitor(1)
     new = model[0].weight = nn.Parameter(torch.randn_like(model[0].weight))
+    expected = functional.project_(new.detach().clone(), Axes((0,)))
+    train(model, optimizer, 1)
+    torch.testing.assert_close(new.detach(), expected)
     before = new.detach().clone()
     train(model, optimizer, 1)
     assert torch.equal(new, before)
     assert "0.weight: replaced after attach" in str(projection.check())
+
+
+@pytest.mark.parametrize("step", ["plain", *RULES])
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+@pytest.mark.parametrize("off", ["from the start", "cast", "loaded"])
+def test_weights_that_no_update_moves_come_to_the_sphere_with_every_rule(off, backend, step):
+    model = make()
+    with torch.no_grad():
+        model[0].weight.mul_(3)
+        model[0].bias[3] = torch.inf  # tanh passes no gradient on
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    projection = pbwn.attach(model, optimizer, backend=backend, step=step, initial=off != "from the start")
+    if off == "cast":
+        model.double()
+    if off == "loaded":
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+    train(model, optimizer, 1)
+    assert not model[0].weight.grad[3].any()
+    assert projection.check().ok
+
+
+@pytest.mark.parametrize("step", RULES)
+def test_a_row_that_a_nan_has_stalled_for_ever_is_named(step):
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    projection = pbwn.attach(model, optimizer, step=step)
+    train(model, optimizer, 1)
+    assert projection.check().ok
+    model[2].weight.grad[2, 1] = torch.nan
+    optimizer.step()
+    assert projection.check().stalled == ("2.weight",)
+    assert "2.weight: NaN in the optimizer's state" in str(projection.check())
+
+
+def sharded_weights_that_no_update_moves_come_to_the_sphere():
+    from torch.distributed.fsdp import fully_shard
+
+    for per in ("neuron", "matrix"):
+        for step in RULES:
+            model = make()
+            fully_shard(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            projection = pbwn.attach(model, optimizer, per=per, step=step, initial=False)
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            assert projection.check().ok
+
+
+def test_sharded_weights_that_no_update_moves_come_to_the_sphere():
+    run_on_processes(sharded_weights_that_no_update_moves_come_to_the_sphere)
 
 
 def test_with_tangent_gradients_and_plain_sgd_the_tangent_step_is_the_plain_one():

@@ -123,8 +123,6 @@ class Batch:
             plan.snapshot_(before)
         for path, indices, starts in zip(plan.paths, plan.indices, plan.starts, strict=True):
             path.step_(starts, None if rates is None else [rates[index] for index in indices])
-            if self._factors:  # a row that an update does not move has the radius of the step before
-                path.project_()
         plan.finish_()
 
     def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:
@@ -322,7 +320,7 @@ def _share(member: _Member, path: str) -> Hashable:
 def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> FunctionalPath:
     entries = [member.entry for member in members]
     if path == "cut":
-        return dtensor.CutRows(entries, constraint, [member.shard for member in members if member.shard])
+        return dtensor.ShardedRows(entries, constraint, [member.shard for member in members if member.shard])
     if path == "numba":
         compiled: FunctionalPath = _numba_path()(entries, constraint)
         return compiled

@@ -152,7 +152,7 @@ class Shard:
         return (indices if self.blocks is None else indices.index_select(0, self.blocks)).expand(shape).flatten()
 
 
-class CutRows(TorchPath):
+class ShardedRows(TorchPath):
     """Shards that hold parts of rows, with the same process groups: one exchange for all weights together.
 
     On the CPU, norms are accumulated in float64, so that no row is out of range. Elsewhere a row whose norm comes out

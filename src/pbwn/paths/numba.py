@@ -26,6 +26,7 @@ from torch import Tensor
 
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
+from pbwn.functional import ROUNDING
 from pbwn.paths.torch import Entry, FunctionalPath, Rates, is_laid_out_like, tangent_gradient_
 
 if config.DISABLE_JIT:
@@ -89,7 +90,7 @@ class NumbaPath(FunctionalPath):
         """Apply a step rule to the updates of all weights, and project them."""
         starts = np.array([old.data_ptr() for old in before], np.int64)
         turns = np.array([] if rates is None else [float(rate) for rate in rates], np.float64)
-        self._run(_step, self._addresses, starts, self._radii, turns)
+        self._run(_step, self._addresses, starts, self._radii, turns, ROUNDING[self._entries[0].weight.dtype])
 
     def _run(self, loop: Callable[..., None], *arguments: Any) -> None:
         _announce_compiling(loop)
@@ -294,7 +295,7 @@ def _tangent(elements, table, addresses, gradients, radii):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
-def _step(elements, table, addresses, starts, radii, rates):
+def _step(elements, table, addresses, starts, radii, rates, rounding):
     """Take the tangent part of each update, or its direction times a rate, and project; norms follow from sums."""
     for line in range(table.shape[0]):
         for index in range(table[line, _COUNT]):
@@ -320,8 +321,11 @@ def _step(elements, table, addresses, starts, radii, rates):
                 length = squares * kept * kept + 2.0 * kept * along + size
             factor = radius / np.sqrt(length)
             if not (0.0 < size < np.inf and 0.0 < multiple < np.inf and 0.0 < factor < np.inf):
+                factor = radius / _norm(start)  # what the row was before, projected where that was off the sphere
+                if not (rounding < abs(factor - 1.0) and 0.0 < factor < np.inf):
+                    factor = 1.0
                 for i in range(row.size):
-                    row[i] = start[i]
+                    row[i] = _narrow(factor * _wide(start[i]), row[i])
                 continue
             kept, multiple = factor * kept, factor * multiple
             if multiple < 1e30 and 1e-30 < factor < 1e30:

@@ -1,7 +1,8 @@
 """The path of torch's own operations, on any device: one norm and one product per weight, on kept views.
 
 Norms are accumulated in float32 for float32, bfloat16 and float16, in float64 for float64. Off the CPU nothing waits
-for the device, and nothing is allocated that grows with a weight. There, a row whose squares leave the range of that
+for the device. A projection allocates nothing that grows with a weight, a gradient or a step rule a workspace of the
+largest. Off the CPU, a row whose squares leave the range of that
 dtype, so that its norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and
 is on the sphere after the next projection. On the CPU, where reading the norms is free, such a weight goes through
 `functional` at once.
@@ -114,6 +115,7 @@ class TorchPath(FunctionalPath):
         radii = [entry.row_radii.flatten() for entry in entries]
         self._counts = [each.numel() for each in radii]
         self._radii = torch.cat(radii).to(self._dtype)
+        self._rounding = max(functional.ROUNDING[entry.weight.dtype] for entry in entries)
         self._is_free = self._radii == 0
         self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
         self._first_radii: Tensor | None = None  # before any factor, where they are scheduled
@@ -229,11 +231,12 @@ class TorchPath(FunctionalPath):
         return self._is_broken
 
     def _rescale_(self, *, synchronize: bool = False, besides: Tensor | None = None) -> None:
-        """Bring each row to its radius, besides those in a mask."""
+        """Bring each row to its radius, besides those in a mask that are there to rounding."""
         self._measure_()
         unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
         self._factors_()
         if besides is not None:
+            besides &= torch.sub(self._norms, 1.0, out=self._multiples).abs_() <= self._rounding
             self._norms.masked_fill_(besides, 1.0)
         for index, rows in enumerate(self._rows):
             if index not in unsafe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import translate
@@ -18,6 +19,7 @@ _TRANSPARENT = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module"}
 )
 _WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
+_MOST_NAMES = 64  # of one module
 
 
 class NamedModule(NamedTuple):
@@ -36,16 +38,26 @@ class NamedParameter(NamedTuple):
     parameter: nn.Parameter
 
 
-def named_modules(model: nn.Module, name: str = "", holders: tuple[nn.Module, ...] = ()) -> Iterator[NamedModule]:
-    """Every module under every name it can be reached by, in order of registration."""
-    yield NamedModule(name, model)
-    for child_name, child in model._modules.items():
-        if child is None or child is model or child in holders:  # a module that holds itself ends here
-            continue
-        if child_name in _TRANSPARENT or (child_name == "module" and isinstance(model, _WRAPPERS)):
-            yield from named_modules(child, name, (*holders, model))
-        else:
-            yield from named_modules(child, f"{name}.{child_name}" if name else child_name, (*holders, model))
+def named_modules(model: nn.Module) -> Iterator[NamedModule]:
+    """Every module under every name it can be reached by, in order of registration; of very many names, the first.
+
+    Modules that share modules that share modules have more names than could be listed.
+    """
+    return _named_below(model, "", (), Counter())
+
+
+def _named_below(
+    module: nn.Module, name: str, holders: tuple[nn.Module, ...], visits: Counter[nn.Module]
+) -> Iterator[NamedModule]:
+    if module in holders or visits[module] == _MOST_NAMES:  # one that holds itself ends here
+        return
+    visits[module] += 1
+    yield NamedModule(name, module)
+    for child_name, child in module._modules.items():
+        is_wrapped = child_name in _TRANSPARENT or (child_name == "module" and isinstance(module, _WRAPPERS))
+        if child is not None:
+            own_name = name if is_wrapped else f"{name}.{child_name}" if name else child_name
+            yield from _named_below(child, own_name, (*holders, module), visits)
 
 
 def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
@@ -69,6 +81,11 @@ def unwrap(model: nn.Module) -> nn.Module:
     return [module for name, module in named_modules(model) if not name][-1]
 
 
+def is_scripted(module: nn.Module) -> bool:
+    """Whether a module was made by `torch.jit.script` or traced; a torch without them has none."""
+    return isinstance(module, getattr(getattr(torch, "jit", None), "ScriptModule", ()))
+
+
 def layer_name(module: nn.Module) -> str:
     """The name of a module's type as its author wrote it, without what torch makes of it.
 
@@ -77,7 +94,7 @@ def layer_name(module: nn.Module) -> str:
     >>> layer_name(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     'Linear'
     """
-    if isinstance(module, torch.jit.ScriptModule):
+    if is_scripted(module):
         return str(getattr(module, "original_name", type(module).__name__))
     names = [kind.__name__ for kind in type(module).__mro__]
     for prefix in ("NonDynamicallyQuantizable", "Parametrized", "FSDP"):
@@ -134,3 +151,10 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     return "there is " + ", ".join(map(repr, outer_first[:8])) + (", ..." if len(outer_first) > 8 else "")
+
+
+def check_word(argument: str, value: object, *allowed: str) -> None:
+    """Refuse what is none of the words that an argument may be."""
+    if value not in allowed:
+        *others, last = (f'"{word}"' for word in allowed)
+        raise ValueError(f"{argument} must be {', '.join(others)} or {last}; got {value!r}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from pbwn.axes import Axes, MismatchError, WeightAxes, can_be_registered, weight_axes
-from pbwn.selection.names import NamedParameter, layer_name
+from pbwn.selection.names import NamedParameter, is_scripted, layer_name
 
 SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -66,6 +66,8 @@ _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
 
 def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -> Axes | Reason:
     """The neuron axes of a parameter, or the reason that lies in itself to leave it alone."""
+    if named.parameter.is_nested:
+        return Reason("nested: a list of tensors, and no weight")
     known = weight_axes(named.module, named.attribute)
     if known is None:
         return _kind(named) or _unknown_axes(named)
@@ -104,10 +106,12 @@ def is_adapter(name: str) -> bool:
 def unsupported(named: NamedParameter) -> Reason | None:
     """Say so where rows cannot be normalised in a weight's dtype or memory, or the weight cannot be reached."""
     parameter = named.parameter
-    if isinstance(named.module, torch.jit.ScriptModule):
+    if is_scripted(named.module):
         return _SCRIPTED
     if parameter.is_inference():
         return Reason("made in inference mode, in which nothing can be trained: make the model outside of it")
+    if _wraps_others(parameter):
+        return Reason(f"a {type(parameter).__name__}, which wraps other tensors, is not supported")
     if parameter.layout is not torch.strided:
         return Reason(f"layout {str(parameter.layout).removeprefix('torch.')} is not supported")
     if any(count > 1 and stride == 0 for count, stride in zip(parameter.shape, parameter.stride(), strict=True)):
@@ -115,6 +119,13 @@ def unsupported(named: NamedParameter) -> Reason | None:
     if parameter.dtype in SUPPORTED_DTYPES:
         return None
     return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
+
+
+def _wraps_others(tensor: Tensor) -> bool:
+    """Whether a tensor has its values in others, as quantized ones do; torch's own, such as DTensor, are known."""
+    kind = type(tensor)
+    is_own = kind.__module__.partition(".")[0] == "torch"
+    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not is_own
 
 
 def _obstacle(named: NamedParameter) -> Reason | None:
@@ -152,7 +163,7 @@ def _kind(named: NamedParameter) -> Reason | None:
         return Reason("bias")
     if named.parameter.ndim < 2:
         return Reason(f"{named.parameter.ndim}-d parameter")
-    if isinstance(named.module, torch.jit.ScriptModule):
+    if is_scripted(named.module):
         return _SCRIPTED
     return _no_weight(named) or (None if named.parameter.requires_grad else Reason("frozen"))
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from pbwn.axes import Axes, as_axes, matrix_axes
 from pbwn.layout import is_plain, memory_of, sharing
 from pbwn.paths import dtensor
-from pbwn.selection.names import NamedParameter, by_object, matches, named_parameters, suggestion
+from pbwn.selection.names import NamedParameter, by_object, check_word, matches, named_parameters, suggestion
 from pbwn.selection.output_layer import OutputLayer, find_output_layer
 from pbwn.selection.rules import (
     EMBEDDING,
@@ -100,13 +100,9 @@ def select(
         )
     if axes is not None and not isinstance(axes, Mapping):
         raise TypeError(f"axes must be given by the weight's name, such as axes={{'experts': (0, 1)}}; got {axes!r}")
-    for argument, value, one, other in (
-        ("direction", direction, "incoming", "outgoing"),
-        ("per", per, "neuron", "matrix"),
-        ("frozen", frozen, "leave", "constrain"),
-    ):
-        if value not in (one, other):
-            raise ValueError(f'{argument} must be "{one}" or "{other}"; got {value!r}')
+    check_word("direction", direction, "incoming", "outgoing")
+    check_word("per", per, "neuron", "matrix")
+    check_word("frozen", frozen, "leave", "constrain")
     choice = Choice(
         only=_patterns("only", only),
         also=_patterns("also", also),
@@ -159,7 +155,8 @@ class _Selector:
         constrained: list[ConstrainedWeight] = []
         left_alone: list[LeftAlone] = []
         for tied, verdict in verdicts:
-            first, shape = tied[0], tuple(tied[0].parameter.shape)
+            first = tied[0]
+            shape = (first.parameter.numel(),) if first.parameter.is_nested else tuple(first.parameter.shape)
             if isinstance(verdict, Reason):
                 others = tuple(named.name for named in tied[1:])
                 left_alone.append(LeftAlone(first.name, first.module, shape, verdict, others))

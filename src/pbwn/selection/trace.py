@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from pbwn.forward import call_arguments, refusal_of, restoring, restoring_model, tensors_in
 from pbwn.selection.names import NamedParameter, named_parameters, unwrap
 
 # The functions of torch that multiply features with a matrix, under the last part of their names.
@@ -24,7 +21,6 @@ _PRODUCTS = re.compile(
     r"conv(olution|_?(transpose)?[123]d)|(lstm|gru|rnn_tanh|rnn_relu)(_cell)?|multi_head_attention_forward"
 )
 _LOOKUPS = frozenset({"embedding", "embedding_bag"})
-_WITHOUT_TENSORS = (str, bytes, int, float, complex, torch.dtype, torch.device, ModuleType)
 _CUTS = frozenset({"detach", "data"})  # no gradient passes
 
 
@@ -54,8 +50,8 @@ def _traced(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParamete
     """The model's matrices, what has followed them through a pass, and the pass's output."""
     weights = [named for named in named_parameters(model) if named.parameter.ndim > 1]
     tracer = _Tracer((*model.parameters(), *model.buffers()), weights)
-    as_found = put_back(tensors_in(inputs))
-    with undone(model), as_found, torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
+    as_found = restoring(tensors_in(inputs))
+    with restoring_model(model), as_found, torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
         positional, keyword = call_arguments(model, inputs)
         output = model(*positional, **keyword)
     return weights, tracer, output
@@ -153,93 +149,3 @@ def function_name(func: Callable[..., Any]) -> str:
     if name == "__get__":  # of a property, which has the name
         name = str(getattr(getattr(func, "__self__", None), "__name__", name))
     return name.partition(".")[0]  # of an overload, such as mm.default
-
-
-def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """The tensors in nested lists, dictionaries, data classes and objects that hold some."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    if value is None or isinstance(value, _WITHOUT_TENSORS) or callable(value):
-        return
-    seen = set() if seen is None else seen
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, Mapping):
-        parts: Iterable[Any] = value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = value
-    elif is_dataclass(value):
-        parts = [getattr(value, field.name, None) for field in fields(value)]
-    else:
-        parts = getattr(value, "__dict__", {}).values()  # such as a distribution
-    for part in parts:
-        yield from tensors_in(part, seen)
-
-
-@contextmanager
-def refusal_of(inputs: str, advice: str) -> Iterator[None]:
-    """Turn whatever a model's pass raises into an error that says what the model was given, and what to do."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"the model refuses {inputs} ({type(error).__name__}: {error}): {advice}") from error
-
-
-def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Positional and keyword arguments: a mapping in the last place whose keys are arguments is unpacked."""
-    if inputs and isinstance(inputs[-1], Mapping) and all(isinstance(key, str) for key in inputs[-1]):
-        parameters = inspect.signature(model.forward).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        if takes_any or set(inputs[-1]) <= set(parameters):
-            return inputs[:-1], inputs[-1]
-    return inputs, {}
-
-
-def restoring(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """What puts back, bit for bit, all that is done to dense tensors in place from now on."""
-    kept = [
-        (tensor, tensor.detach().clone())
-        for tensor in tensors
-        if tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
-    ]
-
-    @torch.no_grad()
-    def restore() -> None:
-        for tensor, value in kept:
-            if not torch.equal(tensor, value):  # an expanded tensor cannot be written to
-                tensor.copy_(value)
-
-    return restore
-
-
-@contextmanager
-def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Put what is done to tensors in place back afterwards."""
-    restore = restoring(tensors)
-    try:
-        yield
-    finally:
-        restore()
-
-
-@contextmanager
-def undone(model: nn.Module) -> Iterator[None]:
-    """Put modes, buffers and random states back after a pass."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
-    restore = restoring(buffer for _, _, buffer in buffers if buffer is not None)
-    devices = {tensor.device for tensor in model.parameters() if tensor.device.type not in ("cpu", "meta")}
-    kind = next((device.type for device in devices), "cuda")
-    python_state = random.getstate()
-    try:
-        with torch.random.fork_rng(devices=[d for d in devices if d.type == kind], device_type=kind):
-            yield
-    finally:
-        random.setstate(python_state)
-        for module, mode in modes:
-            module.training = mode
-        restore()
-        for module, name, buffer in buffers:
-            module._buffers[name] = buffer

@@ -32,7 +32,7 @@ class ConstrainedWeight:
     @property
     def tensor(self) -> Tensor:
         """The parameter as it is now; sharding, `.to()` and loading may replace it at any time."""
-        parameter = self.found
+        parameter = self.parameter_or_none
         if parameter is None:
             raise RuntimeError(
                 f"weight {self.name!r} is gone from its {self.layer}: it was removed or parametrized after attach. "
@@ -41,7 +41,7 @@ class ConstrainedWeight:
         return parameter
 
     @property
-    def found(self) -> Tensor | None:
+    def parameter_or_none(self) -> Tensor | None:
         """The same, or None where it is gone."""
         return self.module._parameters.get(self.attribute)
 
