@@ -19,11 +19,12 @@ def published(report: Report) -> dict[Path, str]:
     found = findings(report)
     measured, brief = (f"\n{findings_table(found, intervals=intervals)}\n\n" for intervals in (True, False))
     claims = f"\n{summary(report)}{methods_compared(report)}\n"
+    methods = f"{methods_compared(report, losses=False)}\n"
     readme, page = ROOT / "README.md", ROOT / "docs" / "results.md"
     drawing = side_by_side("learning-rate", learning_rates(report))
     return {
         ROOT / "RESULTS.md": whole(report),
-        readme: _filled(readme.read_text(encoding="utf-8"), "measured", brief),
+        readme: _filled(_filled(readme.read_text(encoding="utf-8"), "measured", brief), "methods", methods),
         page: _filled(_filled(page.read_text(encoding="utf-8"), "measured", measured), "results", claims),
         FIGURES / "learning-rate-light.svg": drawing.svg,
         FIGURES / "learning-rate-dark.svg": drawing.dark_svg,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pbwn_repro.catalog import Number
 from pbwn_repro.catalog.relatives import RELATIVES
+from pbwn_repro.metrics import FINAL_LOSS
 from pbwn_repro.report.findings import findings, findings_table
 from pbwn_repro.report.missing import ASSUMPTION, missing, needed
 from pbwn_repro.report.model import (
@@ -300,13 +301,16 @@ def summary(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def methods_compared(report: Report) -> str:
+def methods_compared(report: Report, *, losses: bool = True) -> str:
     """The paper's relatives that were run, at the largest scale but smoke; empty where fewer than two were."""
     sections = {each.scale: each for each in report.shown if each.artefact.name == RELATIVES.name and not each.variant}
     section = sections.get("paper") or sections.get("short")
     table = without_literature(section.table) if section and section.table else None
     if section is None or table is None or len(table.rows) < 2:
         return ""
+    if not losses:
+        kept = tuple(each for each in table.columns if each.metric != FINAL_LOSS.name)
+        table = replace(table, columns=kept, unit=table.unit.removeprefix("training loss and "))
     return f"\nThe methods on figure 2's network ({section.setting}): {table.unit}.\n\n{markdown(table)}"
 
 
