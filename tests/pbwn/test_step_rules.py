@@ -371,7 +371,7 @@ def test_decay_that_becomes_part_of_the_direction_is_warned_of():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.05)
     with pytest.warns(UserWarning, match=r"direction of the whole update, and weight_decay=0\.05"):
         projection = pbwn.attach(model, optimizer, step="angle")
-    assert "angle step (keeps a copy of the constrained weights)" in str(projection)
+    assert "angle step (keeps a copy of the constrained weights)" in " ".join(str(projection).split())
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -166,7 +166,7 @@ def test_a_sweep_of_finished_runs_whose_model_has_changed_says_so_once(here, tmp
         ("own_models:bulid", (), "module 'own_models' has no 'bulid': did you mean 'build'?"),
         ("own_models:build", ("--set", "model_options.depth=2"), "unexpected keyword argument 'depth'"),
         ("own_models:build", ("--set", "model_options.num_classes=2"), "it follows from the data and cannot be set"),
-        ("own_models:build", ("--set", "model_options.depth=2"), "given as --set model_options.NAME=VALUE"),
+        ("own_models:build", ("--set", "model_options.depth=2"), "Arguments are given with --set: see --help"),
         ("own_models:embedding", ("--data", "sentences"), "own_models:embedding: nothing to constrain"),
         (
             "own_models:divides",
