@@ -54,11 +54,11 @@ def test_the_findings_are_a_table_without_the_columns_that_nothing_stands_in():
     assert findings_table([found, higher, timed]).splitlines() == [
         "|  | with PBWN | without | difference, 95 % interval | paper: with, without | runs |",
         "| --- | --- | --- | --- | --- | --- |",
-        "| a | **1 %** | 2 % | -1 [-2, 0] | - | 3 seeds: holds |",
-        "| a | 3 % | 2 % | 1 [-2, 4] | - | 3 seeds: undecided |",
+        "| a | **1 %** | 2 % | -1 [-2, 0] | - | 3 seeds; verdict: holds |",
+        "| a | 3 % | 2 % | 1 [-2, 4] | - | 3 seeds; verdict: undecided |",
         "| b | **0.5 %** | - | - | 0.7 % | 25 rounds |",
     ]
-    assert "| a | **1 %** | 2 % | 3 seeds: holds |" in findings_table([found], intervals=False)
+    assert "| a | **1 %** | 2 % | 3 seeds; verdict: holds |" in findings_table([found], intervals=False)
     assert found.beside == "2 % without"
     assert timed.beside == ""
 

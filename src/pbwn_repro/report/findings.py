@@ -67,7 +67,7 @@ def findings_table(found: Sequence[Finding], *, intervals: bool = True) -> str:
         "unit-norm start only": [each.start for each in found],
         "difference, 95 % interval": [each.difference for each in found] if intervals else [],
         "paper: with, without": [each.paper for each in found],
-        "runs": [f"{each.basis}: {each.verdict}" if each.verdict else each.basis for each in found],
+        "runs": [f"{each.basis}; verdict: {each.verdict}" if each.verdict else each.basis for each in found],
     }
     kept = {name: cells for name, cells in columns.items() if any(cells)}
     lines = [
@@ -170,8 +170,8 @@ def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
         return ""
     lost = len(values) - len(ended)
     return (
-        f"; at rate {chosen['lr']:g} {mean(list(ended.values())):.2f} %, "
-        f"{lost} of {len(values)} {'diverges' if lost == 1 else 'diverge'}"
+        f". At rate {chosen['lr']:g}, {lost} of {len(values)} runs {'diverges' if lost == 1 else 'diverge'}; the others "
+        f"average {mean(list(ended.values())):.2f} %"
     )
 
 
@@ -239,7 +239,7 @@ def _compared(section: Section, column: Column) -> tuple[str, str, str]:
         lower, pairs = sum(dot < 0 for dot in verdict.dots), len(verdict.dots)
         seeds = "each" if lower == pairs else f"{lower} of {pairs}"
         difference = with_interval(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
-        return difference, words, f", lower with {seeds}"
+        return difference, words, f", PBWN lower with {seeds}"
     return "", "", ""
 
 
