@@ -169,10 +169,9 @@ def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
     if not ended or len(ended) == len(values):
         return ""
     lost = len(values) - len(ended)
-    return (
-        f". At rate {chosen['lr']:g}, {lost} of {len(values)} runs {'diverges' if lost == 1 else 'diverge'}; the others "
-        f"average {mean(list(ended.values())):.2f} %"
-    )
+    verb = "diverges" if lost == 1 else "diverge"
+    average = mean(list(ended.values()))
+    return f". At rate {chosen['lr']:g}, {lost} of {len(values)} runs {verb}; the others average {average:.2f} %"
 
 
 def _cost(section: Section) -> Iterator[Finding]:
