@@ -58,6 +58,12 @@ def test_where_a_few_failed_runs_carry_the_mean_the_median_stands_beside_it():
     assert ours_text(Summary((8.0,), 8.0, None), median=True) == "8.00 (1)"
 
 
+def test_counts_are_whole_numbers_and_tiny_means_are_powers_of_ten():
+    assert ours_text(Summary((3.0,), 3.0, None, is_count=True)) == "3"
+    assert ours_text(Summary((7e-11, 8e-11, 8.4e-11), 7.8e-11, 7e-12)) == "7.8e-11 (3)"
+    assert ours_text(Summary((1e-12,), 1e-12, None), fixed=True) == "0.00 (1)"
+
+
 def test_the_papers_numbers_keep_their_digits_and_ours_have_as_many():
     paper = Number(1.607, 0.005, text="1.607 ± 0.005")
     assert paper_text(paper) == "1.607 ± 0.005"
