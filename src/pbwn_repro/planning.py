@@ -31,7 +31,7 @@ Best = Mapping[str, Sequence[Labels]]  # by artefact, the settings of which furt
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Request:
     """What is asked for: artefacts at a scale.
 
     seeds: of each setting; the scale's own number if None.
@@ -60,7 +60,7 @@ class Wanted:
     def sets(self) -> list[str]:
         """The names of the data sets that the runs need, each once."""
         plans = (plan for artefact in self.artefacts for plan in self.plans(artefact))
-        return list(dict.fromkeys(complete(plan.wishes)[1] for plan in plans))
+        return list(dict.fromkeys(complete(plan.overrides)[1] for plan in plans))
 
     def passed_over(self) -> list[str]:
         """A sentence for each artefact of which nothing is left by what was asked for."""
@@ -73,19 +73,19 @@ class Wanted:
         return ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in self.only.items())
 
 
-def parse_only(texts: Iterable[str], wanted: Wanted) -> dict[str, set[str]]:
+def parse_only(texts: Iterable[str], request: Request) -> dict[str, set[str]]:
     """Read `name=value,name=value`: several values of a name are alternatives, several names hold together.
 
     Unknown names and values are errors that list the known ones.
     """
-    known = _known(wanted)
+    known = _known(request)
     chosen: dict[str, set[str]] = {}
     for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
         name, separator, value = word.partition("=")
         if not separator:
             raise UsageError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")
         if name not in known:
-            names = ", ".join(artefact.name for artefact in wanted.artefacts)
+            names = ", ".join(artefact.name for artefact in request.artefacts)
             raise UsageError(f"--only {word}: the runs of {names} have no {name!r}: {listed(name, known)}")
         found = next((each for each in known[name] if _same(each, value)), None)
         if found is None:
@@ -94,39 +94,39 @@ def parse_only(texts: Iterable[str], wanted: Wanted) -> dict[str, set[str]]:
     return chosen
 
 
-def _known(wanted: Wanted) -> dict[str, dict[str, None]]:
+def _known(request: Request) -> dict[str, dict[str, None]]:
     """The names and their values, over all artefacts, each once and in order."""
     known: dict[str, dict[str, None]] = {}
-    for artefact in wanted.artefacts:
+    for artefact in request.artefacts:
         if isinstance(artefact, TrainedArtefact):
-            for axis in artefact.axes(wanted.scale):
+            for axis in artefact.axes(request.scale):
                 known.setdefault(axis.name, {}).update(dict.fromkeys(map(str, axis.known)))
-            count = wanted.seeds or max(artefact.seeds[wanted.scale], artefact.seeds_at_best.get(wanted.scale, 0))
+            count = request.seeds or max(artefact.seeds[request.scale], artefact.seeds_at_best.get(request.scale, 0))
             known.setdefault("seed", {}).update(dict.fromkeys(map(str, range(1, count + 1))))
     return known
 
 
-def _same(value: str, wanted: str) -> bool:
+def _same(value: str, given: str) -> bool:
     try:
-        return value == wanted or float(value) == float(wanted)
+        return value == given or float(value) == float(given)
     except ValueError:
         return False
 
 
-def plan_jobs(wanted: Wanted, out: Path, sources: Sources, speeds: Speeds | None = None) -> list[Job]:
-    """The jobs that make what is wanted; a run that several artefacts show is made once."""
+def plan_jobs(request: Request, out: Path, sources: Sources, speeds: Speeds | None = None) -> list[Job]:
+    """The jobs that fulfil a request; a run that several artefacts show is made once."""
     jobs: dict[Path, Job] = {}
     speeds = speeds or Speeds(out, sources.cache_dir)
-    for artefact in wanted.artefacts:
-        for plan in wanted.plans(artefact):
+    for artefact in request.artefacts:
+        for plan in request.plans(artefact):
             run = training_job(plan, out, sources, speeds, title_of(artefact, plan))
             jobs.setdefault(run.path, run)
-        if isinstance(artefact, MeasuredArtefact) and not wanted.only:
-            measured = measuring_job(artefact, wanted.scale, out, speeds)
+        if isinstance(artefact, MeasuredArtefact) and not request.only:
+            measured = measuring_job(artefact, request.scale, out, speeds)
             jobs[measured.path] = measured
     if not jobs:
-        names = ", ".join(artefact.name for artefact in wanted.artefacts)
-        raise UsageError(f"no run of {names} has {wanted.words}: ask for fewer")
+        names = ", ".join(artefact.name for artefact in request.artefacts)
+        raise UsageError(f"no run of {names} has {request.words}: ask for fewer")
     return list(jobs.values())
 
 
@@ -145,7 +145,7 @@ def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: S
 
 def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> TrainingJob:
     """The job of one training run; its data are looked at, so that its folder is known."""
-    fields, name = complete(plan.wishes)
+    fields, name = complete(plan.overrides)
     data = fields["data"]
     dataset = sources.load(name, splits_of(data))
     data.update(name=dataset.name, digest=dataset.digest)
@@ -201,22 +201,22 @@ class Item:
     path: Path | None = None
 
 
-def preview(wanted: Wanted, out: Path, sources: Sources, speeds: Speeds) -> list[Item]:
+def preview(request: Request, out: Path, sources: Sources, speeds: Speeds) -> list[Item]:
     """What `plan_jobs` would plan; nothing is downloaded, so that some runs have no folder yet."""
     items: dict[object, Item] = {}
-    for artefact in wanted.artefacts:
-        for plan in wanted.plans(artefact):
+    for artefact in request.artefacts:
+        for plan in request.plans(artefact):
             item = _training_item(plan, out, sources, speeds, title_of(artefact, plan))
-            items.setdefault(item.path or (plan.artefact, str(plan.wishes)), item)
-        if isinstance(artefact, MeasuredArtefact) and not wanted.only:
-            job = measuring_job(artefact, wanted.scale, out, speeds)
+            items.setdefault(item.path or (plan.artefact, str(plan.overrides)), item)
+        if isinstance(artefact, MeasuredArtefact) and not request.only:
+            job = measuring_job(artefact, request.scale, out, speeds)
             items[job.path] = Item(job.title, job.state, speeds.measuring_seconds(job.flops), 0, job.path)
     return list(items.values())
 
 
 def _training_item(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> Item:
     estimate = speeds.estimate(plan.config)
-    fields, name = complete(plan.wishes)
+    fields, name = complete(plan.overrides)
     if not sources.has(name, splits_of(fields["data"])):
         return Item(title, "no data", estimate.seconds, estimate.bytes)
     job = training_job(plan, out, sources, speeds, title)
@@ -227,7 +227,7 @@ def _training_item(plan: Plan, out: Path, sources: Sources, speeds: Speeds, titl
 class Grid:
     """What the runs have in common, as `resolve` takes it, and what they differ in; nothing listed: as the recipe."""
 
-    wishes: Mapping[str, Any]
+    overrides: Mapping[str, Any]
     methods: tuple[str, ...]
     rates: tuple[float, ...] = ()
     decays: tuple[float, ...] = ()
@@ -255,13 +255,13 @@ def grid_jobs(
     """
     for name in grid.methods:
         methods.method(name)
-    source = absolute(complete(grid.wishes)[1])
+    source = absolute(complete(grid.overrides)[1])
     dataset: AnySet | None = None
     jobs: list[TrainingJob] = []
     prepared: set[str] = set()
     for setting in grid.settings():
-        wishes = {**grid.wishes, **setting}
-        config, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, dataset=dataset)
+        overrides = {**grid.overrides, **setting}
+        config, dataset = resolve(overrides, data_dir=data_dir, cache_dir=cache_dir, dataset=dataset)
         folder = RunFolder.of(config, out)
         folder.refuse_outdated(config)
         if not jobs:
@@ -287,7 +287,7 @@ def grid_jobs(
 
 
 @dataclass(frozen=True)
-class Standing:
+class Status:
     """An artefact at a scale; `done` are the runs that ended, also those that diverged.
 
     `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them; `gpu_seconds` for all runs on a
@@ -303,25 +303,25 @@ class Standing:
     same_as: Scale | None = None
 
 
-def overview(out: Callable[[str], Path], speeds: Speeds) -> dict[str, dict[Scale, Standing]]:
-    """The standing of each artefact at each scale, from the runs in the folder that `out` gives for its name."""
+def overview(out: Callable[[str], Path], speeds: Speeds) -> dict[str, dict[Scale, Status]]:
+    """The status of each artefact at each scale, from the runs in the folder that `out` gives for its name."""
     finished: dict[Path, set[tuple[str, int]]] = {}
     return {
-        name: {scale: standing(artefact, scale, out(name), speeds, finished) for scale in SCALES}
+        name: {scale: status(artefact, scale, out(name), speeds, finished) for scale in SCALES}
         for name, artefact in {**ARTEFACTS, **EXPERIMENTS}.items()
     }
 
 
-def standing(
+def status(
     artefact: Artefact, scale: Scale, out: Path, speeds: Speeds, finished: dict[Path, set[tuple[str, int]]]
-) -> Standing:
+) -> Status:
     """How an artefact stands at a scale; `finished` keeps what was found in folders that were looked into."""
     if isinstance(artefact, MeasuredArtefact):
         job = measuring_job(artefact, scale, out, speeds)
         seconds = speeds.measuring_seconds(job.flops)
         smaller = SCALES[: SCALES.index(scale)]
         same_as = next((each for each in smaller if artefact.options(each) == artefact.options(scale)), None)
-        return Standing(1, int(job.state == "done"), seconds, seconds, same_as=same_as)
+        return Status(1, int(job.state == "done"), seconds, seconds, same_as=same_as)
     assert isinstance(artefact, TrainedArtefact)
     seeds, runs, done, times, on_gpu = artefact.seeds[scale], 0, 0, [0.0], 0.0
     last, further = artefact.seeds_at_best.get(scale, seeds), dict[str, tuple[int, float]]()
@@ -342,7 +342,7 @@ def standing(
         further[cell] = max(further.get(cell, (0, 0.0)), (there, times[-1]))
     seconds = sum(times) * seeds + sum(time * (last - seeds) for _, time in further.values())
     done += sum(there for there, _ in further.values())
-    return Standing(runs + len(further) * (last - seeds), done, seconds, max(times), on_gpu)
+    return Status(runs + len(further) * (last - seeds), done, seconds, max(times), on_gpu)
 
 
 def _finished(folder: Path) -> set[tuple[str, int]]:

@@ -61,15 +61,15 @@ class Task(Protocol):
     """The data of a run, the gradient of one of its steps, and what its model is judged by.
 
     shown: the metric that is shown of a run; its name is a field of result.json and of each evaluation.
-    unit: what examples are called where speeds are told; a step has `step_size` of them.
-    told: what the data tell the model's constructor.
+    unit: what examples are called in reports of speed; a step has `step_size` of them.
+    model_arguments: arguments of the model's constructor that follow from the data.
     """
 
     shown: ClassVar[Metric]
     unit: ClassVar[str]
     steps_per_epoch: int
     step_size: int
-    told: Mapping[str, Any]
+    model_arguments: Mapping[str, Any]
 
     def gradient(self, model: nn.Module, step: int, backward: Callable[[Tensor], None]) -> Tensor:
         """Add the gradient of a step's batch to the parameters, and return its mean loss."""
@@ -161,7 +161,7 @@ class Classification(Supervised):
         self._next = -1
         self.steps_per_epoch = len(self._batches)
         self.step_size = config.batch_size
-        self.told = told_by_images(config, dataset, place)
+        self.model_arguments = arguments_from_images(config, dataset, place)
 
     @property
     def num_classes(self) -> int:
@@ -213,7 +213,7 @@ class SemiSupervised(Task):
         self._loss: Compute | None = None
         self.steps_per_epoch = len(self._unlabeled)
         self.step_size = config.batch_size
-        self.told = told_by_images(config, dataset, place)
+        self.model_arguments = arguments_from_images(config, dataset, place)
 
     def gradient(self, model: nn.Module, step: int, backward: Callable[[Tensor], None]) -> Tensor:
         """Add the gradient of one iteration to the parameters."""
@@ -265,7 +265,7 @@ class Language(Supervised):
         self._tested = max(1, EVALUATION_BATCH * 32 // self._context)  # windows at a time
         self.step_size = config.batch_size * self._context
         self.steps_per_epoch = max(1, len(self._train) // self.step_size)
-        self.told = told_by_text(config, dataset)
+        self.model_arguments = arguments_from_text(config, dataset)
 
     @property
     def num_classes(self) -> int:
@@ -353,7 +353,7 @@ class Continual(Supervised):
         self._place, self._dataset, self._examples = place, dataset, examples
         self.steps_per_epoch = passes * len(self._batches)
         self.step_size = config.batch_size
-        self.told = told_by_images(config, dataset, place)
+        self.model_arguments = arguments_from_images(config, dataset, place)
         self._enter(0)
 
     @property
@@ -397,7 +397,7 @@ class Continual(Supervised):
         self._number = number
         numbers = generator(self._config.seed, "sub-tasks/change", number)
         if self._config.data.sequence == "permuted-pixels":
-            pixels = self.told["image_size"] ** 2
+            pixels = self.model_arguments["image_size"] ** 2
             self._change = torch.randperm(pixels, generator=numbers).to(self._place.device)
         else:
             self._change = torch.randint(self.num_classes, (self._examples,), generator=numbers)
@@ -437,12 +437,12 @@ def metric_of(config: RunConfig) -> Metric:
 class Described:
     """What the data of a configuration look like to a model.
 
-    told: arguments of the model's constructor.
+    model_arguments: arguments of the model's constructor.
     example: one input.
     counts: the number of examples of each split.
     """
 
-    told: Mapping[str, Any]
+    model_arguments: Mapping[str, Any]
     example: Tensor
     counts: Mapping[str, int]
 
@@ -452,19 +452,19 @@ def describe(config: RunConfig, dataset: AnySet, place: Place) -> Described:
     if isinstance(dataset, TextSet):
         context = config.data.context or 1
         counts = {name: max(1, len(split) // context) for name, split in dataset.splits.items()}
-        return Described(told_by_text(config, dataset), torch.zeros(1, context, dtype=torch.long), counts)
+        return Described(arguments_from_text(config, dataset), torch.zeros(1, context, dtype=torch.long), counts)
     example = test_batches(config, dataset, place, 0).batch(0, 0).images[:1]
     counts = {name: len(split) for name, split in dataset.splits.items()}
-    return Described(told_by_images(config, dataset, place), example, counts)
+    return Described(arguments_from_images(config, dataset, place), example, counts)
 
 
-def told_by_images(config: RunConfig, dataset: DataSet, place: Place) -> dict[str, Any]:
+def arguments_from_images(config: RunConfig, dataset: DataSet, place: Place) -> dict[str, Any]:
     """What images tell a model."""
     images = test_batches(config, dataset, place, 0).batch(0, 0).images
     return {"num_classes": len(dataset.classes), "in_channels": images.shape[1], "image_size": images.shape[2]}
 
 
-def told_by_text(config: RunConfig, dataset: TextSet) -> dict[str, Any]:
+def arguments_from_text(config: RunConfig, dataset: TextSet) -> dict[str, Any]:
     """What a text tells a model."""
     return {"num_classes": len(dataset.classes), "context": config.data.context}
 

@@ -120,10 +120,10 @@ def test_each_artefact_has_claims_with_unique_names_and_known_rows():
 @pytest.mark.parametrize("name", [name for name, each in ARTEFACTS.items() if isinstance(each, TrainedArtefact)])
 def test_the_short_scale_has_the_papers_schedule_squeezed_into_fewer_epochs(name):
     for plan in ARTEFACTS[name].plans("short", seeds=1):
-        full = recipe(plan.wishes["model"])
-        if "schedule.drops" in plan.wishes:
-            share = plan.wishes["epochs"] / full["epochs"]
-            assert plan.wishes["schedule.drops"] == [round(drop * share) for drop in full["schedule"]["drops"]]
+        full = recipe(plan.overrides["model"])
+        if "schedule.drops" in plan.overrides:
+            share = plan.overrides["epochs"] / full["epochs"]
+            assert plan.overrides["schedule.drops"] == [round(drop * share) for drop in full["schedule"]["drops"]]
         else:
             assert full.get("schedule", {}).get("kind") != "steps"
 
@@ -131,7 +131,7 @@ def test_the_short_scale_has_the_papers_schedule_squeezed_into_fewer_epochs(name
 def test_a_learning_rate_that_is_not_searched_is_that_of_the_recipe_but_for_controls():
     for name in ("table-1", "table-2", "table-3", "table-4", "table-6"):
         for plan in ARTEFACTS[name].plans("paper", seeds=1):
-            assert plan.wishes["lr"] == recipe(plan.wishes["model"])["optimizer"]["lr"]
+            assert plan.overrides["lr"] == recipe(plan.overrides["model"])["optimizer"]["lr"]
 
 
 def test_the_ladders_differences_are_not_significant_by_the_papers_own_numbers():

@@ -6,7 +6,7 @@ import pytest
 from filelock import FileLock
 
 from pbwn_repro.catalog import ARTEFACTS, EXPERIMENTS, KNOWN, TrainedArtefact
-from pbwn_repro.planning import Wanted, plan_jobs, standing
+from pbwn_repro.planning import Request, plan_jobs, status
 from pbwn_repro.report.cells import best_settings, labelled
 from pbwn_repro.report.runs import read_runs
 from pbwn_repro.runs.estimates import Speeds
@@ -51,8 +51,8 @@ def two_methods_and_one_seed(artefact):
 )
 def test_two_methods_of_the_smoke_scale_run(name, out, tmp_path):
     artefact = KNOWN[name]
-    wanted = Wanted([artefact], "smoke", only=two_methods_and_one_seed(artefact))
-    jobs = plan_jobs(wanted, out, Sources(cache_dir=tmp_path))
+    request = Request([artefact], "smoke", only=two_methods_and_one_seed(artefact))
+    jobs = plan_jobs(request, out, Sources(cache_dir=tmp_path))
     assert len(jobs) == 2 if isinstance(artefact, TrainedArtefact) else 1
     make(jobs, out)
     assert {job.state for job in jobs} == {"done"}
@@ -62,11 +62,11 @@ def test_two_methods_of_the_smoke_scale_run(name, out, tmp_path):
 @pytest.mark.parametrize("name", [*ARTEFACTS, *EXPERIMENTS])
 def test_the_whole_smoke_scale_runs(name, out, tmp_path):
     artefact, sources = KNOWN[name], Sources(cache_dir=tmp_path)
-    jobs = plan_jobs(Wanted([artefact], "smoke"), out, sources)
+    jobs = plan_jobs(Request([artefact], "smoke"), out, sources)
     make(jobs, out)
     if getattr(artefact, "seeds_at_best", {}):
         best = best_settings(artefact, "smoke", labelled(artefact, "smoke", read_runs(out)[0])[0])
-        jobs = plan_jobs(Wanted([artefact], "smoke", best={name: best}), out, sources)
+        jobs = plan_jobs(Request([artefact], "smoke", best={name: best}), out, sources)
         make(jobs, out)
-    found = standing(artefact, "smoke", out, Speeds(out, tmp_path), {})
+    found = status(artefact, "smoke", out, Speeds(out, tmp_path), {})
     assert found.done == found.runs == len(jobs)

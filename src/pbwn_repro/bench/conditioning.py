@@ -35,10 +35,11 @@ from pbwn_repro.runs.resolution import resolve
 
 
 def conditioning(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
-    """Train and look; what was put aside is not trained again.
+    """Train and measure; networks whose measurements are kept already are not trained again.
 
-    Options: `networks` (the wishes of each), `methods`, `seeds`, `moments` (shares of the run), `examples` (by network:
-    how many the Hessian is of), `top` (how many eigenvalues), `tolerance` (of an eigenvalue, relative to itself).
+    Options: `networks` (the overrides of each), `methods`, `seeds`, `moments` (shares of the run), `examples` (by
+    network: how many the Hessian is computed over), `top` (how many eigenvalues), `tolerance` (of an eigenvalue,
+    relative to itself).
     """
     keep_freed_memory()
     wanted = [
@@ -50,16 +51,16 @@ def conditioning(options: Mapping[str, Any], parts: Parts, progress: Progress) -
     networks: dict[str, Any] = {name: {"methods": {}} for name in options["networks"]}
     for number, (network, method, seed) in enumerate(wanted):
         progress(number, len(wanted), f"{network} {method} seed {seed}")
-        wishes = {**options["networks"][network], "model": network, "method": method, "seed": seed}
-        part = parts.kept(f"{network}-{method}-{seed}", partial(_run, wishes, options, options["examples"][network]))
+        overrides = {**options["networks"][network], "model": network, "method": method, "seed": seed}
+        part = parts.kept(f"{network}-{method}-{seed}", partial(_run, overrides, options, options["examples"][network]))
         networks[network]["methods"].setdefault(method, []).append(part["moments"])
     progress(len(wanted), len(wanted), "done")
     shared = {name: options[name] for name in ("methods", "moments", "top", "seeds")}
     return {**shared, "networks": networks}
 
 
-def _run(wishes: Mapping[str, Any], options: Mapping[str, Any], examples: int) -> dict[str, Any]:
-    config, dataset = resolve(wishes)
+def _run(overrides: Mapping[str, Any], options: Mapping[str, Any], examples: int) -> dict[str, Any]:
+    config, dataset = resolve(overrides)
     training = Training(config, dataset, Processes())
     stops = {round(share * training.total_steps) for share in options["moments"]}
     accuracy = {name: options[name] for name in ("top", "tolerance")}

@@ -138,8 +138,8 @@ def measuring_flops(measurement: str, options: Mapping[str, Any], speeds: Speeds
 def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
     """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
     flops, count = 0.0, options["seeds"] * len(options["methods"])
-    for name, wishes in options["networks"].items():
-        fields, _ = complete({**wishes, "model": name, "method": "normal"})
+    for name, overrides in options["networks"].items():
+        fields, _ = complete({**overrides, "model": name, "method": "normal"})
         config = read_config({**fields, "data": {**fields["data"], "digest": ""}, "processes": 1, "seed": 1})
         work = speeds.effort(config)
         products = 300 * len(options["moments"]) * options["examples"][name] / config.batch_size

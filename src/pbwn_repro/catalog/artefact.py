@@ -72,7 +72,7 @@ UNIT_START = Control("unit-start", "Unit start", "normal", {"method": "unit-star
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that an artefact needs: what it is in the artefact's words, and the wishes that make its configuration.
+    """A run that an artefact needs: what it is in the artefact's words, and the overrides that make its configuration.
 
     `artefact` is the one whose folder keeps the run: an artefact may use another's runs, nothing is trained twice.
     """
@@ -80,12 +80,12 @@ class Plan:
     artefact: str
     scale: Scale
     labels: Labels
-    wishes: Mapping[str, Any]
+    overrides: Mapping[str, Any]
 
     @property
     def config(self) -> RunConfig:
         """The configuration of the run as far as it is known without its data."""
-        fields, _ = complete(self.wishes)
+        fields, _ = complete(self.overrides)
         fields["data"]["digest"] = ""
         return read_config(fields)
 
@@ -169,7 +169,7 @@ class TrainedArtefact(Artefact):
 
     Args:
         axes: what differs between the runs, at a scale.
-        wishes: the configuration of one combination of values, at a scale, as `resolve` takes it; no seed.
+        overrides: the configuration of one combination of values, at a scale, as `resolve` takes it; no seed.
         seeds: how many seeds the paper used, and how many a scale uses unless asked for another number.
         metric: the metric that a run contributes, and that settings are searched by.
         curves: what it shows instead of a table: the training loss by iteration or by epoch, or what a search over the
@@ -184,7 +184,7 @@ class TrainedArtefact(Artefact):
     """
 
     axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
-    wishes: Callable[[Labels, Scale], Mapping[str, Any]] = lambda labels, scale: {}
+    overrides: Callable[[Labels, Scale], Mapping[str, Any]] = lambda labels, scale: {}
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"smoke": 1, "short": 3, "paper": 5})
     metric: str = "test_error"
     curves: Literal["", "iteration", "epoch", "search"] = ""
@@ -202,8 +202,8 @@ class TrainedArtefact(Artefact):
             home = self.home(labels) if self.home else self.name
             for seed in range(1, count + 1):
                 if _kept({**labels, "seed": seed}, only or {}):
-                    wishes = {**self._wishes(labels, scale), "seed": seed}
-                    found.append(Plan(home, scale, {**labels, "seed": seed}, wishes))
+                    overrides = {**self._overrides(labels, scale), "seed": seed}
+                    found.append(Plan(home, scale, {**labels, "seed": seed}, overrides))
         return found
 
     def further_plans(self, best: Collection[Labels], scale: Scale, only: Only | None = None) -> list[Plan]:
@@ -228,7 +228,7 @@ class TrainedArtefact(Artefact):
             if self.exists(labels):
                 yield labels
 
-    def _wishes(self, labels: Labels, scale: Scale) -> Mapping[str, Any]:
+    def _overrides(self, labels: Labels, scale: Scale) -> Mapping[str, Any]:
         """The configuration of a combination; that of a control is another row's with some changes."""
         like, changes = dict(labels), dict[str, Any]()
         for axis in self.axes(scale):
@@ -236,7 +236,7 @@ class TrainedArtefact(Artefact):
                 if labels[axis.name] == control.name:
                     like[axis.name] = control.like
                     changes.update(control.changes)
-        return {**self.wishes(like, scale), **changes}
+        return {**self.overrides(like, scale), **changes}
 
 
 @dataclass(frozen=True)

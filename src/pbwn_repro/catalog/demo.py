@@ -21,7 +21,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
     )
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     return {
         "model": "mlp",
         "model_options": {"sizes": "authors", "normalisation": labels["normalisation"]},
@@ -48,7 +48,7 @@ DEMO = TrainedArtefact(
         {},
     ),
     axes=_axes,
-    wishes=_wishes,
+    overrides=_overrides,
     curves="search",
     seeds={"smoke": 1, "short": 2, "paper": 5},
 )

@@ -24,7 +24,7 @@ DEPARTURES = (
 )
 
 
-def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     """The configuration of a run, but for its method."""
     shared = {"model": "mlp", "model_options": {"sizes": labels["sizes"]}, "init": labels["init"], "lr": labels["lr"]}
     if scale == "smoke":
@@ -33,7 +33,7 @@ def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 
 
 def _wishes_a(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-    return {**wishes(labels, scale), "method": labels["method"]}
+    return {**overrides(labels, scale), "method": labels["method"]}
 
 
 def _axes_a(scale: Scale) -> tuple[Axis, ...]:
@@ -43,7 +43,7 @@ def _axes_a(scale: Scale) -> tuple[Axis, ...]:
 
 def interval_wishes(labels: Labels, scale: Scale) -> dict[str, Any]:
     """The configuration of a run of figure 2b."""
-    return {**wishes({"lr": BEST_RATE, **labels}, scale), "method": INTERVALS[labels["interval"]]}
+    return {**overrides({"lr": BEST_RATE, **labels}, scale), "method": INTERVALS[labels["interval"]]}
 
 
 def interval_axes(scale: Scale) -> tuple[Axis, ...]:
@@ -82,7 +82,7 @@ FIGURE_2A = TrainedArtefact(
         ),
     ),
     axes=_axes_a,
-    wishes=_wishes_a,
+    overrides=_wishes_a,
     seeds=SEEDS,
     metric="final_training_loss",
     curves="iteration",
@@ -110,7 +110,7 @@ FIGURE_2B = TrainedArtefact(
         ),
     ),
     axes=interval_axes,
-    wishes=interval_wishes,
+    overrides=interval_wishes,
     seeds=SEEDS,
     metric="final_training_loss",
     curves="iteration",

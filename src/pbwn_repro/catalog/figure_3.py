@@ -16,8 +16,8 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
 
 
 def _figure(letter: str, data: str, title: str) -> TrainedArtefact:
-    def wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-        return TABLE_1.wishes({**labels, "data": data}, scale)
+    def overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+        return TABLE_1.overrides({**labels, "data": data}, scale)
 
     return TrainedArtefact(
         name=f"figure-3{letter}",
@@ -44,7 +44,7 @@ def _figure(letter: str, data: str, title: str) -> TrainedArtefact:
             ),
         ),
         axes=_axes,
-        wishes=wishes,
+        overrides=overrides,
         seeds=TABLE_1.seeds,
         metric="final_training_loss",
         curves="epoch",

@@ -24,7 +24,7 @@ def _title(value: Value) -> str:
     return f"Weight decay {DECAYS[name]:g}" if name in DECAYS else method(name).title
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     examples, passes, subtasks = SIZES[scale]
     name = str(labels["method"])
     per_subtask = passes * (examples // BATCH[scale])
@@ -109,7 +109,7 @@ PLASTICITY = TrainedArtefact(
         ),
     ),
     axes=_axes,
-    wishes=_wishes,
+    overrides=_overrides,
     seeds={"smoke": 1, "short": 5, "paper": 5},
     metric="late_subtask_error",
 )

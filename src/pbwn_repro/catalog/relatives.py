@@ -66,7 +66,7 @@ def _method(labels: Labels) -> Mapping[str, Any]:
 
 def _mlp(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     """Figure 2's network; what stands between its layers is the ending of its name."""
-    made = dict(figure_2.wishes({"sizes": "paper", "init": "paper", **labels}, scale))
+    made = dict(figure_2.overrides({"sizes": "paper", "init": "paper", **labels}, scale))
     _, _, normalisation = str(labels["network"]).partition("-")
     if normalisation:
         made["model_options"] = {**made["model_options"], "normalisation": NORMALISATION[normalisation]}
@@ -153,7 +153,7 @@ RELATIVES = TrainedArtefact(
         ),
     ),
     axes=lambda scale: (_rows(ROWS), Axis("network", tuple(NETWORKS), "column"), _rates(scale)),
-    wishes=_mlp,
+    overrides=_mlp,
     seeds=SEEDS,
     seeds_at_best=SEEDS_AT_BEST,
     home=lambda labels: "figure-2a" if labels["network"] == "mlp" and labels["method"] in SHARED else "relatives",
@@ -180,7 +180,7 @@ NORMALISERS_ARTEFACT = TrainedArtefact(
         ),
     ),
     axes=lambda scale: (_rows(("normal", "pbwn")), Axis("network", tuple(NORMALISERS), "column"), _rates(scale)),
-    wishes=_mlp,
+    overrides=_mlp,
     seeds=SEEDS,
     seeds_at_best=SEEDS_AT_BEST,
     home=lambda labels: "relatives" if labels["network"] == "mlp-bn" else "normalisers",
@@ -233,7 +233,7 @@ RELATIVES_RESNET = TrainedArtefact(
         Axis("normalisation", tuple(RESNET_COLUMNS), "column"),
         Axis("lr", (0.1,), "searched"),
     ),
-    wishes=_resnet,
+    overrides=_resnet,
     seeds={"smoke": 1, "short": 2, "paper": 3},
     exists=lambda labels: labels["normalisation"] == "batch" or labels["method"] in ("normal", "pbwn"),
 )
@@ -255,7 +255,7 @@ INTERVALS_BN = TrainedArtefact(
         ),
     ),
     axes=lambda scale: figure_2.interval_axes(scale)[:1],
-    wishes=lambda labels, scale: (
+    overrides=lambda labels, scale: (
         figure_2.interval_wishes({"sizes": "paper", "init": "paper", **labels}, scale)
         | {"model_options": {"sizes": "paper", "normalisation": "batch"}}
     ),

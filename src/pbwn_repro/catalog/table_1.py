@@ -10,7 +10,7 @@ from pbwn_repro.catalog.cifar import DEPARTURES, ERROR, SETS, both_sets, on_cifa
 from pbwn_repro.catalog.claims import BASELINES, OURS, Better, Claim
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     short = {"epochs": 12, "schedule.drops": [5, 8, 10]}
     return on_cifar(labels, scale, network="inception", data=str(labels["data"]), lr=0.1, short=short)
 
@@ -48,5 +48,5 @@ TABLE_1 = TrainedArtefact(
         ),
     ),
     axes=both_sets,
-    wishes=_wishes,
+    overrides=_overrides,
 )

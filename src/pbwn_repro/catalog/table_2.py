@@ -10,7 +10,7 @@ from pbwn_repro.catalog.cifar import DEPARTURES, ERROR, SETS, both_sets, on_cifa
 from pbwn_repro.catalog.claims import BASELINES, OURS, WN_IS_NORMAL, Better, Claim
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     short = {"epochs": 8, "schedule.drops": [4, 6]}
     return on_cifar(labels, scale, network="vgg-e", data=str(labels["data"]), lr=0.1, short=short)
 
@@ -46,5 +46,5 @@ TABLE_2 = TrainedArtefact(
         ),
     ),
     axes=both_sets,
-    wishes=_wishes,
+    overrides=_overrides,
 )

@@ -34,7 +34,7 @@ def axes(scale: Scale) -> tuple[Axis, ...]:
     return (ROWS, Axis("depth", DEPTHS[:2] if scale == "smoke" else DEPTHS, "column"), INIT)
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     network = f"resnet-{labels['depth']}"
     return on_cifar(labels, scale, network=network, data="cifar10", lr=LR, short=SHORT, stand_in="epochs")
 
@@ -80,6 +80,6 @@ TABLE_3 = TrainedArtefact(
         },
     ),
     axes=axes,
-    wishes=_wishes,
+    overrides=_overrides,
     seeds={"smoke": 2, "short": 3, "paper": 5},
 )

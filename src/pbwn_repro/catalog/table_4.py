@@ -11,7 +11,7 @@ from pbwn_repro.catalog.claims import WN_IS_NORMAL
 from pbwn_repro.catalog.table_3 import LR, PROTOCOL, SHORT, axes
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     return on_cifar(labels, scale, network=f"resnet-{labels['depth']}", data="cifar100", lr=LR, short=SHORT)
 
 
@@ -54,5 +54,5 @@ TABLE_4 = TrainedArtefact(
         },
     ),
     axes=axes,
-    wishes=_wishes,
+    overrides=_overrides,
 )

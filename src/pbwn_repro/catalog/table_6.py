@@ -17,7 +17,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
     return (Axis("method", ("normal", "pbwn-epoch"), "row"), Axis("scope", ("paper", "authors"), "variant"), INIT)
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared = {"model": "wrn-16-4", "lr": LR, **{name: labels[name] for name in ("method", "scope", "init")}}
     if scale == "smoke":
         return {**shared, "data": "synthetic:tiny10", "steps": 3, "batch_size": 8, "log_every": 1}
@@ -65,5 +65,5 @@ TABLE_6 = TrainedArtefact(
         ),
     ),
     axes=_axes,
-    wishes=_wishes,
+    overrides=_overrides,
 )

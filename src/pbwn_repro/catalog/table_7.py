@@ -21,7 +21,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
     )
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared = {"model": labels["network"], "method": labels["method"], "lr": labels["lr"]}
     if scale == "smoke":
         return {**shared, "data": "synthetic:tiny100", "steps": 2, "batch_size": 4, "log_every": 1}
@@ -66,7 +66,7 @@ TABLE_7 = TrainedArtefact(
         ),
     ),
     axes=_axes,
-    wishes=_wishes,
+    overrides=_overrides,
     seeds={"smoke": 1, "short": 1, "paper": 1},
     metric="best_test_error",
 )

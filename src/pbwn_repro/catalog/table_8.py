@@ -27,7 +27,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
     )
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared: dict[str, Any] = {"model": "ladder", **{name: labels[name] for name in ("method", "labels", "init")}}
     shared |= {"lr": labels["lr"], "weight_decay": labels["weight_decay"]}
     options: dict[str, Any] = {"denoising": labels["denoising"]}
@@ -96,7 +96,7 @@ TABLE_8 = TrainedArtefact(
         ),
     ),
     axes=_axes,
-    wishes=_wishes,
+    overrides=_overrides,
     seeds={"smoke": 2, "short": 3, "paper": 10},
     skewed=True,
 )

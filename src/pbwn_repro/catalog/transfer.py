@@ -21,7 +21,7 @@ def _axes(scale: Scale) -> tuple[Axis, ...]:
     return (ROWS, Axis("width", WIDTHS, "column"), Axis("lr", rates, "searched"))
 
 
-def _wishes(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     method = str(labels["method"])
     return {
         **gpt(scale, int(labels["width"])),
@@ -50,7 +50,7 @@ TRANSFER = TrainedArtefact(
         "steps by angle were best at the upper edge, 0.03 at first, and 0.1 now, where AdamW is poor.",
     ),
     axes=_axes,
-    wishes=_wishes,
+    overrides=_overrides,
     seeds={"smoke": 1, "short": 1, "paper": 1},
     metric="test_bits_per_character",
     curves="search",

@@ -44,7 +44,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
         say(console, "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only.")
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, NON_FINITE, sweep_code
-    from pbwn_repro.planning import Wanted, plan_jobs
+    from pbwn_repro.planning import Request, plan_jobs
     from pbwn_repro.report.page import write
     from pbwn_repro.report.sections import collect
     from pbwn_repro.runs.pools import LocalPool, slots
@@ -53,7 +53,7 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     from pbwn_repro.runs.view import described, view_for
 
     artefact = find("demo")
-    jobs = [_titled(job) for job in plan_jobs(Wanted([artefact], scale), out.resolve(), Sources())]
+    jobs = [_titled(job) for job in plan_jobs(Request([artefact], scale), out.resolve(), Sources())]
     missing = sum(job.state != "done" for job in jobs)
     made = sweep(jobs, LocalPool(slots(missing)), view_for(console, quiet=quiet))
     code = sweep_code(made)

@@ -86,21 +86,21 @@ def inspect(
         network = find(target)
     except UsageError as error:
         raise UsageError(f"{error}. For a model of your own, write {OWN_EXAMPLE}") from None
-    wishes = dict(network.layers())
+    overrides = dict(network.layers())
     if output_layer is not None:
-        wishes["output_layer"] = None if output_layer == "none" else output_layer
+        overrides["output_layer"] = None if output_layer == "none" else output_layer
     model = _model(network, arguments)
     try:
         found = pbwn.select(
             model,
             only=only or (),
             also=also or (),
-            skip=[*wishes.pop("skip", ()), *(skip or ())],
+            skip=[*overrides.pop("skip", ()), *(skip or ())],
             axes=dict(_axes(each) for each in axes or ()),
             direction=direction,
             strict=strict,
             frozen=frozen,
-            **wishes,
+            **overrides,
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"{target}: {error}") from error

@@ -11,7 +11,7 @@ from rich.text import Text
 from pbwn_repro.commands import CacheDir, Fallback, announce, estimated, folder_with, note
 
 if TYPE_CHECKING:
-    from pbwn_repro.planning import Standing
+    from pbwn_repro.planning import Status
     from pbwn_repro.runs.pools import Slots
 
 DAY = 86_400
@@ -55,14 +55,14 @@ def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
     )
 
 
-def _cell(standing: Standing, places: Slots) -> str:
+def _cell(status: Status, places: Slots) -> str:
     """The runs of a scale and their time, or the smaller scale that it equals."""
     from pbwn_repro.runs.pools import wall_seconds
 
-    if standing.same_as and not standing.done:
-        return f"as {standing.same_as}"
-    seconds = wall_seconds(standing.seconds, standing.longest, places)
-    return f"{standing.done}/{standing.runs}  {_time(seconds, standing.gpu_seconds)}"
+    if status.same_as and not status.done:
+        return f"as {status.same_as}"
+    seconds = wall_seconds(status.seconds, status.longest, places)
+    return f"{status.done}/{status.runs}  {_time(seconds, status.gpu_seconds)}"
 
 
 def _time(seconds: float, gpu_seconds: float) -> str:

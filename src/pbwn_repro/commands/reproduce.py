@@ -32,7 +32,7 @@ from pbwn_repro.commands.names import check_artefact, completing
 
 if TYPE_CHECKING:
     from pbwn_repro.catalog import Artefact
-    from pbwn_repro.planning import Best, Item, Wanted
+    from pbwn_repro.planning import Best, Item, Request
     from pbwn_repro.runs.jobs import Job
     from pbwn_repro.runs.pools import Slots
     from pbwn_repro.runs.sweep import Pool, Sweep
@@ -87,7 +87,7 @@ def reproduce(
         announce(f"Planning the runs of {', '.join(artefact)} at the scale {scale} ...")
     from pbwn_repro.data.download import Quiet, Terminal
     from pbwn_repro.exit_codes import sweep_code
-    from pbwn_repro.planning import Wanted, parse_only, plan_jobs, preview
+    from pbwn_repro.planning import Request, parse_only, plan_jobs, preview
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.pools import slots
     from pbwn_repro.runs.resolution import Sources, parse_sources
@@ -95,30 +95,30 @@ def reproduce(
     from pbwn_repro.runs.view import view_for
 
     console = Console(stderr=True)
-    wanted = Wanted(_artefacts(artefact), scale, seeds)
-    wanted = replace(wanted, only=parse_only(only or (), wanted))
-    for sentence in wanted.passed_over():
+    request = Request(_artefacts(artefact), scale, seeds)
+    request = replace(request, only=parse_only(only or (), request))
+    for sentence in request.passed_over():
         say(console, sentence)
-    given = parse_sources(data or (), wanted.sets())
+    given = parse_sources(data or (), request.sets())
     data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
     sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
     places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
     speeds = Speeds(out, cache_dir, places.devices[0])
     if not quiet:
         speeds.tell = note
-    wanted = replace(wanted, best=_best(wanted, out))
+    request = replace(request, best=_best(request, out))
     if dry_run:
-        show_preview(preview(wanted, out, sources, speeds), places, f"at the scale {scale} in {out}")
+        show_preview(preview(request, out, sources, speeds), places, f"at the scale {scale} in {out}")
         return
 
     def made(jobs_: list[Job]) -> Sweep:
         return sweep(jobs_, pool_for(jobs_, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
 
-    first = plan_jobs(wanted, out.resolve(), sources, speeds)
+    first = plan_jobs(request, out.resolve(), sources, speeds)
     result = made(first)
-    if not result.stopping and (best := _best(wanted, out)) != wanted.best:
+    if not result.stopping and (best := _best(request, out)) != request.best:
         known = {job.path for job in first}
-        planned = plan_jobs(replace(wanted, best=best), out.resolve(), sources, speeds)
+        planned = plan_jobs(replace(request, best=best), out.resolve(), sources, speeds)
         more = made([job for job in planned if job.path not in known])
         more.ended = [*result.ended, *more.ended]
         result = more
@@ -126,18 +126,18 @@ def reproduce(
     raise typer.Exit(sweep_code(result))
 
 
-def _best(wanted: Wanted, out: Path) -> Best:
+def _best(request: Request, out: Path) -> Best:
     """Of artefacts that make further seeds of their best settings, those settings, as far as they are known yet."""
     from pbwn_repro.catalog import TrainedArtefact
 
-    searching = [each for each in wanted.artefacts if isinstance(each, TrainedArtefact) and each.seeds_at_best]
-    if wanted.seeds is not None or not searching or not out.exists():
+    searching = [each for each in request.artefacts if isinstance(each, TrainedArtefact) and each.seeds_at_best]
+    if request.seeds is not None or not searching or not out.exists():
         return {}
     from pbwn_repro.report.cells import best_settings, labelled
     from pbwn_repro.report.runs import read_runs
 
     runs, _ = read_runs(out)
-    scale = wanted.scale
+    scale = request.scale
     return {each.name: best_settings(each, scale, labelled(each, scale, runs)[0]) for each in searching}
 
 

@@ -128,9 +128,9 @@ def train(
         announce("Preparing the run ...")
     from pbwn_repro.runs.resolution import checked, read_wishes, resolve
 
-    wishes = read_wishes(config, set_ or [], chosen)
-    wishes.pop("processes", None)
-    checked(wishes)  # before imports that a mistyped setting need not wait for
+    overrides = read_wishes(config, set_ or [], chosen)
+    overrides.pop("processes", None)
+    checked(overrides)  # before imports that a mistyped setting need not wait for
     import torch
 
     from pbwn_repro.engine.processes import keep_freed_memory, processes
@@ -144,7 +144,7 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     with processes(find_device(device)) as place:
-        resolved, dataset = resolve(wishes, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
+        resolved, dataset = resolve(overrides, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
         folder = RunFolder.of(resolved, out)
         folder.refuse_outdated(resolved)
         if dry_run:

@@ -155,11 +155,11 @@ class Training:
         config = self.config
         torch.manual_seed(random_seed(config.seed, "initialisation"))
         start = self._network.start(config.method, config.init)
-        told = self._network.accepted(self._task.told)
-        if clash := told.keys() & config.model_options.keys():
+        arguments = self._network.accepted(self._task.model_arguments)
+        if clash := arguments.keys() & config.model_options.keys():
             raise ConfigError(f"model_options.{min(clash)}: it follows from the data and cannot be set")
         try:
-            model = self._network.build(**told, **{**start, **config.model_options})
+            model = self._network.build(**arguments, **{**start, **config.model_options})
         except (TypeError, ValueError) as error:
             if not config.model_options or isinstance(error, UsageError):
                 raise

@@ -20,7 +20,7 @@ Recipe = Mapping[str, Any]
 Layers = Mapping[str, Any]
 """Arguments of `pbwn.select` and `pbwn.attach` that say which weights are constrained."""
 
-TOLD_BY_DATA = ("num_classes", "in_channels", "image_size", "context")
+SET_BY_DATA = ("num_classes", "in_channels", "image_size", "context")
 """Arguments of constructors that the data decide."""
 CLASSIFIER_FREE: Layers = {"output_layer": "classifier"}
 OWN_EXAMPLE = "MODULE:CALLABLE, such as mypackage.models:build"
@@ -33,7 +33,7 @@ class Family:
     Args:
         pattern: of their names; its groups are the constructor's positional arguments.
         members: the names that are listed. Write them out: the command line reads them without importing this.
-        constructor: its other arguments are the network's options; those of `TOLD_BY_DATA` come from the data.
+        constructor: its other arguments are the network's options; those of `SET_BY_DATA` come from the data.
         recipe: the fields of a configuration that the network's experiment has; method and seed are open.
         paper: the initialisation that the paper states, the same for all methods; None: as the constructor leaves it.
         authors: the one of the published code's 'Normal' networks, where that is another.
@@ -106,16 +106,16 @@ class Network:
         usual: dict[str, Any] = {"init": self.scheme(init)}
         return usual | dict(self.family.authors_start(method)) if init == "authors" else usual
 
-    def accepted(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Of what the data tell, the arguments that the constructor takes."""
         taken = inspect.signature(self.family.constructor).parameters
-        return {name: value for name, value in told.items() if name in taken}
+        return {name: value for name, value in arguments.items() if name in taken}
 
     def build(self, *, init: str | Scheme | None = "paper", **options: Any) -> nn.Module:
         """The network, initialised from torch's default generator; an option that is None has its default."""
         start = self.scheme(init) if isinstance(init, str) else init
         known = list(inspect.signature(self.family.constructor).parameters)[len(self.arguments) :]
-        own = [name for name in known if name not in TOLD_BY_DATA]
+        own = [name for name in known if name not in SET_BY_DATA]
         given = {name: value for name, value in options.items() if value is not None}
         for option in given:
             if option not in known:
@@ -140,14 +140,14 @@ class OwnModel(Network):
         """The data say what the model is for."""
         return None
 
-    def accepted(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Of what the data tell, the arguments that the callable names; with **options, the number of classes."""
         try:
             taken = inspect.signature(self._callable()).parameters
         except (TypeError, ValueError):  # of what is not written in Python
             return {}
         taken_in_any_case = ["num_classes"] if any(each.kind is each.VAR_KEYWORD for each in taken.values()) else []
-        return {name: value for name, value in told.items() if name in (*taken, *taken_in_any_case)}
+        return {name: value for name, value in arguments.items() if name in (*taken, *taken_in_any_case)}
 
     def build(self, *, init: str | Scheme | None = "paper", **options: Any) -> nn.Module:
         """Call what the name stands for; its weights start as it leaves them."""

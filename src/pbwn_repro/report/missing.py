@@ -236,7 +236,7 @@ def hours(plans: Sequence[Plan], section: Section | None = None) -> str:
     """The GPU hours that planned runs take together, and the core hours where runs with these networks show them."""
     kinds: dict[str, list[Plan]] = {}
     for plan in plans:  # seeds alike
-        kinds.setdefault(json.dumps({**plan.wishes, "seed": 0}, sort_keys=True), []).append(plan)
+        kinds.setdefault(json.dumps({**plan.overrides, "seed": 0}, sort_keys=True), []).append(plan)
     alike = [(same[0].config, len(same)) for same in kinds.values()]
     on_gpu = sum(effort_of(config).gpu_seconds(TERAFLOPS * 1e12) * count for config, count in alike) / 3_600
     words = f"about {_rounded(on_gpu)} GPU hours" if on_gpu >= 0.1 else "a few GPU minutes"

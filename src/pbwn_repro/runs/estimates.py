@@ -93,7 +93,11 @@ def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCos
     """
     met = describe(config, dataset or _blank(config), Processes())
     network = models.find(config.model)
-    arguments = {**network.accepted(met.told), **network.start(config.method, config.init), **config.model_options}
+    arguments = {
+        **network.accepted(met.model_arguments),
+        **network.start(config.method, config.init),
+        **config.model_options,
+    }
     try:
         with torch.device("meta"):
             model = network.build(**arguments).eval()

@@ -27,32 +27,32 @@ _SHORTHANDS = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "
 
 
 def resolve(
-    wishes: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     *,
     data_dir: Path | None = None,
     cache_dir: Path | None = None,
     processes: int = 1,
     dataset: AnySet | None = None,
 ) -> tuple[RunConfig, AnySet]:
-    """Complete a user's wishes with the recipe of the network, and load the data that they name, or take those given.
+    """Complete a user's overrides with the network's recipe, and load the data that they name unless given.
 
-    Wishes are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
+    Overrides are fields of the configuration; one further down is written with dots, such as `optimizer.lr`. `data` is
     what `pbwn_repro.data.load` takes: the configuration holds the set's name and digest instead.
     """
-    fields, source = checked(wishes, processes)  # what is wrong is said before anything is fetched
+    fields, source = checked(overrides, processes)  # what is wrong is said before anything is fetched
     data = fields["data"]
     splits = splits_of(data)
     dataset = dataset or load(source, data_dir=data_dir, cache_dir=cache_dir, splits=splits)
     if dataset.name != data["name"]:  # such as hf:PATH, which turns out to be cifar10-jpeg
         part = prepared({**recipe(fields["model"])["data"], "train": splits[:-1], "test": splits[-1]}, dataset.name)
-        fields["data"] = data = {**part, **_kept(wishes)}
+        fields["data"] = data = {**part, **_kept(overrides)}
     data.update(name=dataset.name, digest=dataset.digest)
     return read_config(fields), dataset
 
 
-def checked(wishes: Mapping[str, Any], processes: int = 1) -> tuple[dict[str, Any], str]:
-    """Complete a user's wishes; a field that is unknown or out of range is an error. No data are needed."""
-    fields, source = complete(wishes)
+def checked(overrides: Mapping[str, Any], processes: int = 1) -> tuple[dict[str, Any], str]:
+    """Complete a user's overrides; a field that is unknown or out of range is an error. No data are needed."""
+    fields, source = complete(overrides)
     fields["processes"] = processes
     read_config({**fields, "data": {**fields["data"], "digest": ""}})
     return fields, source
@@ -64,7 +64,7 @@ def splits_of(data: Mapping[str, Any]) -> list[str]:
 
 
 def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The wishes of a file and of a command line, which counts more.
+    """The overrides of a file and of a command line, which counts more.
 
     The length of a run is given as epochs or as steps, so one takes the place of the other. Another source of the same
     data takes the place of their name and digest alone: how they are used stays as the file has it. Of other data the
@@ -81,22 +81,22 @@ def joined(file: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **given}
 
 
-def complete(wishes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Complete a user's wishes with the recipe of the network: all fields but those that the data tell, and the data.
+def complete(overrides: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Complete a user's overrides with the network's recipe; return the fields, and the source of the data.
 
-    What the data tell is the digest, and the name of a set that is given by its place.
+    Only the digest is missing, and the name of a set that was given by its location: both are read from the data.
     """
-    if "model" not in wishes:
+    if "model" not in overrides:
         raise ConfigError("no model given: pass --model, such as --model resnet-20")
-    model = _name("model", wishes["model"])
+    model = _name("model", overrides["model"])
     fields = copy.deepcopy(recipe(model))
     if is_own(model):  # a misspelt name is told before anything else
         imported(model, kind="model", example=OWN_EXAMPLE)
-    if not fields["data"]["name"] and "data" not in wishes:
+    if not fields["data"]["name"] and "data" not in overrides:
         raise ConfigError(
-            f"no data set given, and {wishes['model']} has no recipe that names one: pass --data, such as cifar10"
+            f"no data set given, and {overrides['model']} has no recipe that names one: pass --data, such as cifar10"
         )
-    wanted = dict(wishes)
+    wanted = dict(overrides)
     source = wanted.pop("data", None)
     if isinstance(source, Mapping):  # a whole data part, as in the configuration of another run
         fields["data"] = dict(source)
@@ -172,7 +172,7 @@ def prepared(data: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _kept(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Wishes about the data that hold for whatever set it turns out to be."""
+    """Overrides about the data that hold for whatever set it turns out to be."""
     named = {_SHORTHANDS.get(name, name): value for name, value in wanted.items()}
     return {name.removeprefix("data."): value for name, value in named.items() if name.startswith("data.")}
 

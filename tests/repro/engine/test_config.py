@@ -117,8 +117,14 @@ def test_wishes_are_laid_over_the_recipe():
 
 
 def test_another_kind_forgets_what_the_recipe_says_of_its_own():
-    wishes = {"model": "resnet-8", "data": "digits", "lr": 0.01, "optimizer.kind": "adam", "schedule.kind": "constant"}
-    config, _ = resolve(wishes)
+    overrides = {
+        "model": "resnet-8",
+        "data": "digits",
+        "lr": 0.01,
+        "optimizer.kind": "adam",
+        "schedule.kind": "constant",
+    }
+    config, _ = resolve(overrides)
     assert (config.optimizer.kind, config.optimizer.lr, config.schedule.kind) == ("adam", 0.01, "constant")
     same, _ = resolve({"model": "resnet-8", "data": "digits", "optimizer.kind": "sgd"})
     assert same.optimizer.weight_decay == 1e-4

@@ -20,7 +20,7 @@ ENVIRONMENT = {
 
 def config_of(plan, *, data=None):
     """The configuration of a planned run, on data that nobody has to load."""
-    fields, _ = complete(plan.wishes)
+    fields, _ = complete(plan.overrides)
     fields["data"] |= {"name": data, "digest": "1" * 64} if data else {"digest": "0" * 64}
     return read_config(fields)
 
@@ -31,9 +31,9 @@ def plans(artefact, scale="paper", *, seeds=1, **labels):
     return find(artefact).plans(scale, seeds=seeds, only=only)
 
 
-def own_plan(**wishes):
+def own_plan(**overrides):
     """A run of `pbwn train`, which belongs to no artefact."""
-    return Plan("train", "", {}, {"model": "resnet-20", "epochs": 4, **wishes})
+    return Plan("train", "", {}, {"model": "resnet-20", "epochs": 4, **overrides})
 
 
 def write_run(

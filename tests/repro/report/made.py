@@ -57,7 +57,7 @@ def section(name, *, scale="paper", variant=None, **shown) -> Section:
 
 
 def run(plan) -> dict:
-    fields, _ = complete(plan.wishes)
+    fields, _ = complete(plan.overrides)
     fields["data"]["digest"] = "0" * 64
     config = read_config(fields)
     path = ROOT / plan.artefact / plan.scale / config.run_name

@@ -57,7 +57,7 @@ def test_scales_are_never_mixed(tmp_path):
 
 
 def observed(plan, **observation):
-    return replace(plan, wishes={**plan.wishes, **observation})
+    return replace(plan, overrides={**plan.overrides, **observation})
 
 
 def test_how_often_a_run_was_observed_does_not_part_it_from_others_where_only_its_end_is_shown(tmp_path):

@@ -19,7 +19,7 @@ from repro.report.folders import cell_at, plans, write_run
 
 
 def make(root, plan):
-    config, dataset = resolve(plan.wishes)
+    config, dataset = resolve(plan.overrides)
     folder = RunFolder.of(config, root, plan.artefact, plan.scale)
     with processes(torch.device("cpu")) as place:
         return execute(config, dataset, folder, place, Quiet())
