@@ -7,6 +7,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
@@ -35,9 +36,14 @@ def run_on_processes(function, count=2, preload=()):
     os.environ["OMP_WAIT_POLICY"] = "passive"
     start_server(preload)
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.start_processes(
-            _run, args=(function, count, f"file://{folder}/rendezvous"), nprocs=count, start_method="forkserver"
-        )
+        try:
+            torch.multiprocessing.start_processes(
+                _run, args=(function, count, f"file://{folder}/rendezvous"), nprocs=count, start_method="forkserver"
+            )
+        except torch.multiprocessing.ProcessRaisedException as error:
+            if "'Stream' object has no attribute 'record_event'" in str(error):
+                pytest.skip("FSDP2 of torch 2.6 runs on GPUs alone")
+            raise
 
 
 def _run(rank, function, count, rendezvous):

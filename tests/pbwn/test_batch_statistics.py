@@ -407,7 +407,6 @@ def test_a_compiled_model_is_said_once_not_to_be_observed_and_keeps_no_hooks(eve
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_an_attached_model_that_no_pass_has_shown_yet_can_be_traced_and_scripted_once_detached():
     model = nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))

@@ -107,6 +107,8 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_fifty_steps_equal_the_formulas(name):
+    if "Muon" in name and not hasattr(torch.optim, "Muon"):
+        pytest.skip("torch.optim.Muon came with torch 2.9")
     make_optimizer, rule, options = RECIPES[name]
     model, twin = make(), make()
     optimizer, plain = make_optimizer(model), make_optimizer(twin)

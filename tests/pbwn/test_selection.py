@@ -357,7 +357,6 @@ def test_a_tied_weight_is_included_by_any_of_its_names():
         pbwn.select(tied, also=["second"])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_scripted_module_inside_a_model_is_left_alone():
     model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 2))
     selection = pbwn.select(model)
@@ -369,7 +368,6 @@ def test_a_scripted_module_inside_a_model_is_left_alone():
         pbwn.select(model, strict=True)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_model_that_is_scripted_as_a_whole_is_left_alone_with_the_reason():
     model = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     assert reasons(pbwn.select(model))["0.weight"] == "scripted modules are not supported"
