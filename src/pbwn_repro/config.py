@@ -1,8 +1,8 @@
-"""One validated, frozen run configuration; the hash of what its result depends on names the run.
+"""The validated, frozen configuration of a run, and the hash that names the run.
 
-The hash covers the schema version and the values that differ from that version's defaults. So an optional field can be
-added, with a default that means 'as before', and every run keeps its name. A default never changes within a version:
-raise SCHEMA instead, and have `pbwn migrate` bring runs to it.
+The hash covers the schema version and the values that differ from that version's defaults. A new optional field whose
+default keeps the earlier behaviour therefore leaves the names of existing runs unchanged. A default never changes
+within a schema version: raise SCHEMA instead, and let `pbwn migrate` convert existing runs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pbwn_repro import methods, models
-from pbwn_repro.errors import UsageError, listed, plain
+from pbwn_repro.errors import UsageError, plain_message, suggest
 from pbwn_repro.importing import is_own
 
 SCHEMA = 2
-# How often a run is observed on its way. Everything random is seeded anew in each step, and neither a line of metrics,
-# nor an evaluation, nor a checkpoint changes a weight or a running statistic of the first process: the model and
-# its test error are the same, byte for byte. The best error over the evaluations and the curve of the loss do depend on
-# it, so an artefact that shows those asks for runs that were observed as its plan says. All other fields count, also
-# those that change no more than the order of a sum (processes, shard, compile).
+# How often a run is observed. Random generators are reseeded in each step, and logging, evaluating and saving change
+# neither a weight nor a running statistic of the first process: the model and its test error are the same, byte for
+# byte. The best error over the evaluations and the loss curve do depend on these fields, so an artefact that shows them
+# requires runs observed as its plan says. All other fields are hashed, even those that only change the order of
+# summation (processes, shard, compile).
 OBSERVATION = frozenset({"evaluate_every", "checkpoint_every", "log_every"})
-# Nor does this: it decides whether a run that meets a value that is not finite ends there or continues in its folder.
-# A run that has skipped steps says so in its result.
+# on_nonfinite is not hashed either: it decides whether a run stops at a value that is not finite or continues in its
+# folder. The result records the number of skipped steps.
 UNHASHED = OBSERVATION | {"on_nonfinite"}
 
 Count = Annotated[int, Field(ge=1)]
@@ -41,7 +41,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Part(BaseModel):
-    """What all parts of a configuration have in common: they do not change, and refuse fields they do not know."""
+    """Base class of the parts of a configuration: frozen, strictly typed, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
@@ -56,7 +56,7 @@ class SGD(Part):
     weight_decay: Decay = 0.0
 
     def make(self, model: nn.Module) -> Optimizer:
-        """The optimizer of all parameters."""
+        """Create the optimizer of all parameters."""
         return torch.optim.SGD(
             model.parameters(),
             lr=self.lr,
@@ -74,12 +74,12 @@ class Adam(Part):
     weight_decay: Decay = 0.0
 
     def make(self, model: nn.Module) -> Optimizer:
-        """The optimizer of all parameters."""
+        """Create the optimizer of all parameters."""
         return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True)
 
 
 class AdamW(Part):
-    """Adam with decoupled weight decay, of matrices alone: not of biases and of the scales of normalisations."""
+    """Adam with decoupled weight decay of matrices only, not of biases or the scales of normalisation layers."""
 
     kind: Literal["adamw"] = "adamw"
     lr: Rate = 0.001
@@ -87,7 +87,7 @@ class AdamW(Part):
     weight_decay: Decay = 0.0
 
     def make(self, model: nn.Module) -> Optimizer:
-        """The optimizer of all parameters, in two groups."""
+        """Create the optimizer of all parameters, in two groups: with and without weight decay."""
         parameters = list(model.parameters())
         groups = [
             {"params": [each for each in parameters if each.ndim > 1], "weight_decay": self.weight_decay},
@@ -101,24 +101,24 @@ class Schedule(Part):
     """The learning rate as a pure function of the step, counted from 0."""
 
     def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
-        """The rate of a step."""
+        """The learning rate of a step."""
         return initial
 
     def resets_momentum(self, step: int, steps_per_epoch: int) -> bool:
-        """Whether the momentum buffers are set to zero before a step."""
+        """Whether to reset the momentum buffers to zero before a step."""
         return False
 
 
 class Constant(Schedule):
-    """One learning rate for the whole run."""
+    """A constant learning rate."""
 
     kind: Literal["constant"] = "constant"
 
 
 class Steps(Schedule):
-    """The rate falls by a factor at the start of some epochs, counted from 1 as in the paper.
+    """A rate that drops by a factor at the start of the given epochs, counted from 1 as in the paper.
 
-    The authors set the momentum buffers to zero at each drop.
+    The authors' code resets the momentum buffers to zero at each drop.
     """
 
     kind: Literal["steps"] = "steps"
@@ -127,49 +127,49 @@ class Steps(Schedule):
     momentum: Literal["keep", "reset"] = "reset"
 
     def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
-        """The rate of a step."""
+        """The learning rate of a step."""
         epoch = step // steps_per_epoch + 1
         return initial * self.factor ** sum(epoch >= drop for drop in self.drops)
 
     def resets_momentum(self, step: int, steps_per_epoch: int) -> bool:
-        """Where the rate drops, as the authors do."""
+        """Whether the rate drops at this step, unless momentum is kept."""
         epochs, within = divmod(step, steps_per_epoch)
         return self.momentum == "reset" and step > 0 and within == 0 and epochs + 1 in self.drops
 
 
 class Exponential(Schedule):
-    """The rate falls exponentially over the epochs, to `final` times the initial one at the end."""
+    """A rate that decays exponentially by epoch, to `final` times the initial rate in the last one."""
 
     kind: Literal["exponential"] = "exponential"
     final: Annotated[float, Field(gt=0, lt=1)] = 0.01
 
     def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
-        """The rate of a step."""
+        """The learning rate of a step."""
         share = (step // steps_per_epoch + 1) / -(-total_steps // steps_per_epoch)
         return initial * math.pow(self.final, share)
 
 
 class LinearTail(Schedule):
-    """A constant rate for so many steps, then falling linearly to 0 at the end."""
+    """A rate that is constant for `constant_steps` steps, then falls linearly to 0 at the end."""
 
     kind: Literal["linear-tail"] = "linear-tail"
     constant_steps: Count
 
     def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
-        """The rate of a step."""
+        """The learning rate of a step."""
         tail = total_steps - self.constant_steps
         return initial * min(1.0, (total_steps - step) / tail) if tail else initial
 
 
 class Cosine(Schedule):
-    """A rate that rises linearly over the first steps, then falls along half a cosine to `final` times the initial."""
+    """Linear warm-up, then half a cosine down to `final` times the initial rate."""
 
     kind: Literal["cosine"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     final: Share = 0.0
 
     def rate(self, initial: float, step: int, steps_per_epoch: int, total_steps: int) -> float:
-        """The rate of a step."""
+        """The learning rate of a step."""
         if step < self.warmup_steps:
             return initial * (step + 1) / self.warmup_steps
         share = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
@@ -177,13 +177,16 @@ class Cosine(Schedule):
 
 
 class Data(Part):
-    """A data set by name and digest, never by place; the splits to train and to test on.
+    """A data set, identified by name and digest and never by its path, and how it is used.
 
     Args:
-        labels: the number of labeled examples, where the others are learnt from without labels.
-        context: the length of the sequences, where the set is a text.
-        sequence: what changes from one sub-task to the next, where a model has to learn many of them one after the
-            other; a sub-task has so many `examples` of the set, and sees them in so many `passes`.
+        train: the splits to train on.
+        test: the split to test on.
+        labels: the number of labeled examples in semi-supervised learning; the others are used without labels.
+        context: the length of the sequences, for texts.
+        sequence: what changes from one sub-task to the next in continual learning.
+        examples: the number of examples in a sub-task.
+        passes: how many times a sub-task goes through its examples.
     """
 
     name: str
@@ -200,22 +203,25 @@ class Data(Part):
 
 
 class RunConfig(Part):
-    """Everything that a run's result depends on, and what its name does not depend on (`UNHASHED`).
+    """Everything that a run's result depends on, and a few fields (`UNHASHED`) that its name does not depend on.
 
     Args:
-        model: a name of `pbwn_repro.models`, or MODULE:CALLABLE, with its own options in `model_options`.
-        method: a name of `pbwn_repro.methods`, or MODULE:CLASS. What is the user's own is not imported to read this.
-        init: the initialisation that the paper states for all methods, the authors' own, which differs by method, or
-            LeCun's, whose rows have norm 1.
-        scope: the layers that the paper, or the authors' code, constrains.
-        epochs: the length of the run; `steps` instead for runs that count iterations.
-        batch_size: examples of a step, over all processes and accumulated parts.
-        accumulation: the number of parts that a step's batch is worked through in.
-        evaluate_every: steps between evaluations; after each epoch if None.
-        checkpoint_every: steps between checkpoints; after each epoch if None.
-        log_every: the number of steps that a line of metrics averages the training loss over.
-        on_nonfinite: whether a step whose loss or gradient is not finite ends the run, or is skipped.
-        processes: how many share the work; `shard` spreads weights over them (FSDP2).
+        model: a name of `pbwn_repro.models`, or MODULE:CALLABLE.
+        model_options: the model's own options.
+        method: a name of `pbwn_repro.methods`, or MODULE:CLASS. Validation does not import the user's own code.
+        init: the initialisation that the paper states for all methods, that of the authors' code, which differs by
+            method, or LeCun's, whose rows have norm 1.
+        scope: whether to constrain the layers that the paper or the authors' code constrains.
+        epochs: the length of the run in epochs; exactly one of `epochs` and `steps` is given.
+        steps: the length of the run in steps.
+        batch_size: the number of examples in a step, over all processes and accumulated parts.
+        accumulation: the number of parts into which a step's batch is split to accumulate gradients.
+        evaluate_every: steps between evaluations; once per epoch if None.
+        checkpoint_every: steps between checkpoints; once per epoch if None.
+        log_every: the number of steps over which a line of metrics averages the training loss.
+        on_nonfinite: whether to stop at a step whose loss or gradient is not finite, or to skip the step.
+        processes: the number of processes that share the work.
+        shard: whether to shard the weights over the processes (FSDP2).
     """
 
     model: str
@@ -255,9 +261,9 @@ class RunConfig(Part):
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         if self.epochs is None and self.steps is None:
-            raise ValueError("no length: add --epochs N or --steps N")
+            raise ValueError("the length of the run is missing: add --epochs N or --steps N")
         if self.epochs is not None and self.steps is not None:
-            raise ValueError("--epochs and --steps exclude each other: give one of the two")
+            raise ValueError("--epochs and --steps are mutually exclusive: give only one")
         parts = self.accumulation * self.processes
         if self.batch_size % parts:
             raise ValueError(
@@ -266,33 +272,33 @@ class RunConfig(Part):
             )
         task = models.find(self.model).task
         if (task == "ladder") != (self.data.labels is not None):
-            raise ValueError("the ladder, and no other model, needs a number of labels (data.labels, --labels)")
+            raise ValueError("data.labels (--labels) must be set for the ladder, and only for it")
         if task is not None and (task == "language") != (self.data.context is not None):
             needs = "text: give --data text:FILE" if task == "language" else "images: data.context is for text"
-            raise ValueError(f"{self.model} learns from {needs}")
+            raise ValueError(f"{self.model} needs {needs}")
         if len({part is None for part in (self.data.sequence, self.data.examples, self.data.passes)}) > 1:
             raise ValueError("sub-tasks need data.sequence, data.examples and data.passes, all three")
         if self.data.sequence is not None and task not in (None, "classification"):
             raise ValueError(f"data.sequence is for classifiers of images; {self.model} is for {task}")
         if isinstance(self.schedule, LinearTail) and (self.steps or 0) < self.schedule.constant_steps:
-            raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps} needs as many steps or more")
+            raise ValueError(f"schedule.constant_steps {self.schedule.constant_steps}: set steps to at least as many")
         if (
             isinstance(self.schedule, Steps)
             and self.schedule.momentum == "reset"
             and not isinstance(self.optimizer, SGD)
         ):
-            raise ValueError("schedule.momentum 'reset' sets SGD's momentum to zero: with Adam, choose 'keep'")
+            raise ValueError("schedule.momentum 'reset' applies to SGD only: with Adam, choose 'keep'")
         if self.shard and self.processes == 1:
-            raise ValueError("shard splits the weights over processes: start several with torchrun --nproc-per-node 2")
+            raise ValueError("shard needs several processes: start them with torchrun --nproc-per-node 2")
         if self.shard and not is_own(self.method) and methods.method(self.method).reparametrizes:
             raise ValueError(f"shard: weights that {self.method} recomputes in each pass cannot be gathered")
         if task == "ladder" and parts > 1:
-            raise ValueError("the ladder's three passes share one batch: accumulation and processes have to be 1")
+            raise ValueError("the ladder's three passes share one batch: accumulation and processes must be 1")
         return self
 
     @property
     def task(self) -> models.TaskName:
-        """What the model is asked to do, as the data say."""
+        """The task, which follows from the data fields."""
         if self.data.labels is not None:
             return "ladder"
         if self.data.sequence is not None:
@@ -301,45 +307,45 @@ class RunConfig(Part):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What config.json holds: the schema version and all values."""
+        """The content of config.json: the schema version and all values."""
         return {"schema": SCHEMA, **self.model_dump(mode="json")}
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the result depends on: the schema version, and the values that differ from its defaults."""
-        differing = _differing(self)
-        return {"schema": SCHEMA} | {name: value for name, value in differing.items() if name not in UNHASHED}
+        """What the result depends on: the schema version, and the hashed values that differ from its defaults."""
+        changed = _changed_values(self)
+        return {"schema": SCHEMA} | {name: value for name, value in changed.items() if name not in UNHASHED}
 
     @property
     def hash(self) -> str:
-        """The sha256 of the identity as JSON in one fixed form."""
+        """The sha256 of the identity as canonical JSON."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     @property
     def run_name(self) -> str:
-        """The name of the run's folder: for people first, then unique."""
+        """The name of the run's folder: a readable prefix and the start of the hash."""
         return f"{re.sub('[^A-Za-z0-9_.-]', '.', f'{self.model}-{self.method}')}-seed{self.seed}-{self.hash[:8]}"
 
 
-def _differing(part: Part) -> dict[str, Any]:
-    """The values of a part that differ from its defaults; its kind is told always, as each kind has its own."""
-    found = {}
+def _changed_values(part: Part) -> dict[str, Any]:
+    """The values of a part that differ from its defaults, and always its kind, since defaults depend on the kind."""
+    changed = {}
     for name, field in type(part).model_fields.items():
         value = getattr(part, name)
         if name == "kind" or value != field.get_default(call_default_factory=True):
-            found[name] = _differing(value) if isinstance(value, Part) else value
-    return found
+            changed[name] = _changed_values(value) if isinstance(value, Part) else value
+    return changed
 
 
 class ConfigError(UsageError):
-    """A configuration that cannot be run, with every field that has to change."""
+    """An invalid configuration; the message names every field to change."""
 
 
 def read_config(fields: dict[str, Any]) -> RunConfig:
-    """Validate a configuration given as plain data; the error names each field to change and what was found.
+    """Validate a configuration given as plain data, such as the content of config.json.
 
-    Optional fields that are not there have their defaults, as in what was written before there was such a field. The
-    schema version may be given, as in config.json, and has to be the present one.
+    Missing optional fields have their defaults, so files written before a field existed can be read. The schema
+    version may be given and must be the current one.
     """
     fields = dict(fields)
     if (schema := fields.pop("schema", SCHEMA)) != SCHEMA:
@@ -347,7 +353,7 @@ def read_config(fields: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        raise ConfigError("; ".join(map(_told, error.errors(include_url=False)))) from None
+        raise ConfigError("; ".join(map(_describe_error, error.errors(include_url=False)))) from None
 
 
 _KINDS: dict[str, dict[str, type[Part]]] = {
@@ -359,26 +365,27 @@ _KINDS: dict[str, dict[str, type[Part]]] = {
 }
 
 
-def _told(problem: ErrorDetails) -> str:
-    """The field to change, as a user writes it, and what is wrong with it."""
-    place, what, message = problem["loc"], problem["type"], plain(problem["msg"])
-    kinds = _KINDS.get(str(place[0]), {}) if place else {}
-    if what in ("union_tag_invalid", "union_tag_not_found"):
-        kind = str(problem.get("ctx", {}).get("tag", ""))
-        return f"{place[0]}.kind: {f'there is no {kind!r}' if kind else 'it is missing'}: {listed(kind, kinds)}"
-    if what == "extra_forbidden":
-        known = _fields_beside(place)
-        message = "there is no such field" + (f": {listed(str(place[-1]), known)}" if known else "")
-    elif what not in ("value_error", "missing"):
-        message += f", not {problem['input']!r}"
-    path = place[:1] + place[2:] if kinds else place  # pydantic tells the kind too
+def _describe_error(error: ErrorDetails) -> str:
+    """Name the field to change, as a user writes it, and what is wrong with it."""
+    location, category, message = error["loc"], error["type"], plain_message(error["msg"])
+    kinds = _KINDS.get(str(location[0]), {}) if location else {}
+    if category in ("union_tag_invalid", "union_tag_not_found"):
+        kind = str(error.get("ctx", {}).get("tag", ""))
+        problem = f"unknown kind {kind!r}" if kind else "required field is missing"
+        return f"{location[0]}.kind: {problem}: {suggest(kind, kinds)}"
+    if category == "extra_forbidden":
+        known = _known_fields(location)
+        message = "unknown field" + (f": {suggest(str(location[-1]), known)}" if known else "")
+    elif category not in ("value_error", "missing"):
+        message += f", not {error['input']!r}"
+    path = location[:1] + location[2:] if kinds else location  # pydantic inserts the kind
     field = ".".join(map(str, path))
     return f"{field} {message}" if message.startswith("must ") else f"{field}: {message}" if field else message
 
 
-def _fields_beside(place: tuple[int | str, ...]) -> list[str]:
-    """The fields that stand where one is unknown; none where that is not a part of ours."""
-    if len(place) == 1:
+def _known_fields(location: tuple[int | str, ...]) -> list[str]:
+    """The fields that are allowed where an unknown one was found; none if that is not a part of the configuration."""
+    if len(location) == 1:
         return sorted(RunConfig.model_fields)
-    part = Data if place[0] == "data" else _KINDS.get(str(place[0]), {}).get(str(place[1]))
+    part = Data if location[0] == "data" else _KINDS.get(str(location[0]), {}).get(str(location[1]))
     return sorted(part.model_fields) if part else []

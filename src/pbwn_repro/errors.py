@@ -1,6 +1,6 @@
-"""The errors that a user can do something about: what was asked for, and data. Any other exception is a bug.
+"""Errors that a user can act on: wrong usage, and data that are missing or damaged. Any other exception is a bug.
 
-A message on data names the thing, what was expected, what was found and what to do.
+Messages about data state what is concerned, what was expected, what was found and what to do.
 """
 
 from __future__ import annotations
@@ -15,72 +15,72 @@ if TYPE_CHECKING:
 
 
 class UsageError(ValueError):
-    """A mistake in what was asked for; the message says what to change. Any other ValueError is a bug."""
+    """Wrong usage; the message says what to change. Any other ValueError is a bug."""
 
 
 class DataError(ValueError):
-    """Data that cannot be had, read or trusted."""
+    """Data that are missing, unreadable or not what they should be."""
 
     @classmethod
     def about(cls, thing: object, *, expected: str, found: str, remedy: str) -> Self:
-        """Put the four parts of a message together."""
+        """Create the error with a message composed of its four parts."""
         return cls(f"{thing}: expected {expected}, found {found}. {remedy}")
 
 
 class UnknownSetError(DataError):
-    """A name that stands for no data set."""
+    """An unknown data set name."""
 
 
 class MissingFileError(DataError):
-    """A file or folder that should be there and is not."""
+    """A required file or folder that does not exist."""
 
 
 class DamagedFileError(DataError):
-    """A file that is there, but is not what it should be."""
+    """A file that exists but does not have the expected content."""
 
 
 class DownloadError(DataError):
-    """No source of a file could be reached, or none gave the right bytes."""
+    """No source of a file could be reached, or none delivered the expected bytes."""
 
 
-def listed(wanted: str, choices: Iterable[str]) -> str:
-    """The choices, after the one that is nearest to what was wanted.
+def suggest(name: str, choices: Iterable[str]) -> str:
+    """Return the choices as text, preceded by the one closest to an unknown name.
 
-    >>> listed("mnsit", ["mnist", "svhn"])
+    >>> suggest("mnsit", ["mnist", "svhn"])
     "did you mean 'mnist'? Choose from mnist, svhn"
     """
     choices = list(choices)
     if not choices:
         return "there is nothing to choose from"
-    nearest = difflib.get_close_matches(wanted, choices, n=1)
-    guess = f"did you mean {nearest[0]!r}? Choose" if nearest else "choose"
-    return f"{guess} from {', '.join(choices)}"
+    closest = difflib.get_close_matches(name, choices, n=1)
+    prefix = f"did you mean {closest[0]!r}? Choose" if closest else "choose"
+    return f"{prefix} from {', '.join(choices)}"
 
 
-_PLAINER = {
+_REPLACEMENTS = {
     "Input should be": "must be",
     "greater than or equal to": "at least",
-    "Field required": "it is missing",
+    "Field required": "required field is missing",
 }
 
 
-def plain(message: str) -> str:
-    """What pydantic says of a value, in plain words.
+def plain_message(message: str) -> str:
+    """Rephrase a validation message of pydantic in plainer words.
 
-    >>> plain("Input should be greater than or equal to 1")
+    >>> plain_message("Input should be greater than or equal to 1")
     'must be at least 1'
-    >>> plain("Input should be a valid integer, unable to parse string as an integer")
+    >>> plain_message("Input should be a valid integer, unable to parse string as an integer")
     'must be an integer'
     """
     message = message.removeprefix("Value error, ")
-    for words, plainer in _PLAINER.items():
-        message = message.replace(words, plainer)
+    for phrase, replacement in _REPLACEMENTS.items():
+        message = message.replace(phrase, replacement)
     return re.sub(
-        r"\ba valid (\w+)(, .*)?", lambda found: f"{'an' if found[1][0] in 'aeiou' else 'a'} {found[1]}", message
+        r"\ba valid (\w+)(, .*)?", lambda match: f"{'an' if match[1][0] in 'aeiou' else 'a'} {match[1]}", message
     )
 
 
 def require_word(argument: str, value: object, words: tuple[str, ...]) -> None:
-    """Raise unless an argument's value is one of the words that it may be."""
+    """Raise ValueError unless the value of an argument is one of the allowed words."""
     if value not in words:
         raise ValueError(f"{argument} must be {' or '.join(map(repr, words))}, not {value!r}")

@@ -1,14 +1,14 @@
-"""What the command's exit code says, and which error ends in which.
+"""The command's exit codes, and the errors that lead to them.
 
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | something outside the command went wrong: data that cannot be had, a full disk, a run in use or killed |
-| 2 | wrong usage: an unknown name or option, or a configuration that cannot be run |
+| 1 | a failure outside the command: missing or damaged data, a full disk, a run that is in use or was killed |
+| 2 | wrong usage: an unknown name or option, or an invalid configuration |
 | 3 | the loss or a gradient was not finite |
 | 75 | stopped on request; the same command resumes |
 
-Of several runs, 75 if they were stopped, else 1 if any ended in such a way, else 3 if any has diverged.
+The exit code of several runs is 75 if they were stopped, else 1 if any failed, else 3 if any diverged.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DONE, FAILED, USAGE, NON_FINITE, INTERRUPTED = 0, 1, 2, 3, 75
 
 
 def exit_code(error: Exception) -> int | None:
-    """The exit code of an error that a user can do something about; None for all others, which are bugs."""
+    """The exit code of an error that a user can act on; None for any other error, which is a bug."""
     if isinstance(error, (UsageError, UnknownSetError)):
         return USAGE
     if isinstance(error, (DataError, OSError)):
         return FAILED
-    from pbwn_repro.engine.finite import NonFiniteError  # imports torch, which a mistyped name need not wait for
+    from pbwn_repro.engine.finite import NonFiniteError  # imports torch, too slow for a mistyped name
     from pbwn_repro.engine.signals import Interrupted
     from pbwn_repro.runs.folder import BusyError
 
@@ -41,7 +41,7 @@ def exit_code(error: Exception) -> int | None:
 
 
 def sweep_code(sweep: Sweep) -> int:
-    """The exit code of several runs together."""
+    """The exit code of several runs."""
     if sweep.stopping:
         return INTERRUPTED
     if sweep.having("failed", "killed", "busy", "stopped"):

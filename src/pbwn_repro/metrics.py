@@ -1,4 +1,4 @@
-"""What a run is judged by: metrics with a name, a unit and a direction. Nothing that shows runs knows more of them."""
+"""The metrics by which runs are compared, each with its name, unit and direction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ class Metric:
     """One number of a run.
 
     Args:
-        name: that of its column in the table of runs.
-        words: what a sentence calls it.
-        unit: of a value, such as %; `points` is the unit of a difference of two values.
+        name: the column in the table of runs.
+        words: the name in a sentence.
+        unit: the unit of a value, such as %.
+        points: the unit of a difference between two values.
         lower_is_better: the direction.
-        logarithmic: whether its values are drawn on a logarithmic axis.
-        title: what a table or an axis calls it, where that is not its words.
-        beside: further metrics of an evaluation, at the best one: their columns, and their fields in the files.
+        logarithmic: whether values are plotted on a logarithmic axis.
+        title: the name in tables and on axes; `words` if not given.
+        secondary: further metrics, taken from the same evaluation as the best value: their fields in the files of a
+            run, by the column in the table of runs.
     """
 
     name: str
@@ -27,10 +29,10 @@ class Metric:
     lower_is_better: bool = True
     logarithmic: bool = False
     title: str = ""
-    beside: Mapping[str, str] = field(default_factory=dict)
+    secondary: Mapping[str, str] = field(default_factory=dict)
 
-    def shown(self, value: float) -> str:
-        """A value as people read it, with its unit."""
+    def format(self, value: float) -> str:
+        """Format a value with its unit."""
         return f"{value:.2f} {self.unit}" if self.unit == "%" else f"{value:.3f} {self.unit}".rstrip()
 
     def is_better(self, value: float, than: float) -> bool:
@@ -39,35 +41,35 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """Its title with the unit, as a table or an axis has it."""
+        """The title with the unit, as in tables and on axes."""
         title = self.title or self.words
         return f"{title} ({self.unit})" if self.unit else title
 
     @property
-    def lowest(self) -> str:
-        """What its best value is."""
+    def superlative(self) -> str:
+        """The word for the best value: lowest or highest."""
         return "lowest" if self.lower_is_better else "highest"
 
     @property
     def sign(self) -> int:
-        """What a value is multiplied by, so that less is better."""
+        """The factor that makes lower values better."""
         return 1 if self.lower_is_better else -1
 
     @property
     def best(self) -> str:
-        """Its field of result.json for the best evaluation on the way."""
+        """The field of result.json with the best value of all evaluations during training."""
         return f"best_{self.name}"
 
     @property
     def exported(self) -> str:
-        """Its field of result.json for the exported model."""
+        """The field of result.json with the value of the exported model."""
         return f"{self.name}_exported"
 
 
-TEST_ERROR = Metric("test_error", "test error", "%", "points", beside={"top5_error": "test_top5_error"})
+TEST_ERROR = Metric("test_error", "test error", "%", "points", secondary={"top5_error": "test_top5_error"})
 BITS_PER_CHARACTER = Metric("test_bits_per_character", "test cross entropy", "bits/char", "bits")
-SUBTASK_ERROR = Metric("subtask_error", "error on the present sub-task", "%", "points")
-# The mean over the last quarter of the sub-tasks: what a model can still learn after many.
+SUBTASK_ERROR = Metric("subtask_error", "error on the current sub-task", "%", "points")
+# The mean over the last quarter of the sub-tasks: how well a model still learns after many of them.
 LATE_ERROR = Metric("late_subtask_error", "error on the last quarter of the sub-tasks", "%", "points")
 FINAL_LOSS = Metric("final_training_loss", "final training loss", logarithmic=True, title="training loss, last epoch")
 METRICS: Mapping[str, Metric] = {

@@ -131,7 +131,7 @@ def test_a_run_has_the_error_of_each_sub_task_and_the_report_reads_it(tmp_path):
     assert runs.first_subtask_error[0] == errors[0]
     assert runs.late_subtask_error[0] == sum(errors[-2:]) / 2
     [section] = collect(tmp_path).sections
-    assert section.table.columns[0].title == "error on the present sub-task (%)"
+    assert section.table.columns[0].title == "error on the current sub-task (%)"
     assert section.artefact.protocol.startswith("AdamW")
 
 
@@ -148,5 +148,7 @@ def test_a_configuration_without_sense_is_refused(fields, words):
 
 
 def test_more_examples_than_there_are_images_are_refused():
-    with pytest.raises(UsageError, match=r"data.examples 2000: a number from the batch size \(32\) to .*\(1,437\)"):
+    with pytest.raises(
+        UsageError, match=r"data.examples must be between the batch size \(32\) and .*\(1,437\), not 2000"
+    ):
         task(continual_config("random-labels", data={"examples": 2000}))

@@ -1,1 +1,1 @@
-"""One training run: data in, metrics, checkpoints and a result out. Knows no folders of other runs."""
+"""A single training run: the training loop, metrics, checkpoints and the result. Independent of other runs."""

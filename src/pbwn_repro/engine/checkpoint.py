@@ -1,7 +1,7 @@
-"""Checkpoints as transactions: a whole one is there under its name, or none is.
+"""Atomic checkpoints: a folder with a checkpoint's final name is always complete.
 
 A checkpoint is written into a temporary folder, each file synced, with a manifest of sizes and sha256 sums, and then
-renamed. Any flipped bit or cut file is noticed when it is opened, and the one before is used.
+renamed. Reading it detects any flipped bit or truncated file and falls back to the previous checkpoint.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ _PREFIX, _WRITING = "step-", ".writing-"
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint that is not what was written."""
+    """A checkpoint whose content is not what was written."""
 
 
 class ForeignCheckpointError(UsageError):
-    """A whole checkpoint, but of another run."""
+    """An intact checkpoint that belongs to another run."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: the step after which it was taken, and its files."""
+    """A verified checkpoint: its files and the step after which they were saved."""
 
     step: int
     files: Mapping[str, bytes]
 
 
 class CheckpointStore:
-    """The checkpoints of one run in one folder; the newest `keep` stay."""
+    """The checkpoints of a run in a folder, of which the newest `keep` are kept."""
 
     def __init__(
         self, folder: Path, run: str, *, keep: int = 2, on_stage: Callable[[str], None] = lambda stage: None
     ) -> None:
-        """`run` is what tells this run from others. `on_stage` is called between the stages of writing."""
+        """`run` is the hash that identifies the run; `on_stage` is called after each stage of writing."""
         self._folder, self._run, self._keep, self._on_stage = folder, run, keep, on_stage
 
     def save(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Write a checkpoint, then forget the oldest; until the very end the ones before stay whole."""
+        """Write a checkpoint, then delete the oldest; earlier ones stay intact until it is complete."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for rest in self._folder.glob(f"{_WRITING}*"):  # of a process that was killed while it wrote
-            shutil.rmtree(rest)
+        for partial in self._folder.glob(f"{_WRITING}*"):  # from a process that was killed while writing
+            shutil.rmtree(partial)
         temporary, final = self._folder / f"{_WRITING}{step:09d}", self._path(step)
         temporary.mkdir()
         self._on_stage("folder made")
@@ -69,28 +69,29 @@ class CheckpointStore:
         self._on_stage("pruned")
 
     def prune(self, keep: int) -> None:
-        """Forget all but the newest `keep`."""
-        for _, path in self._found()[keep:]:
+        """Delete all checkpoints but the newest `keep`."""
+        for _, path in self._existing()[keep:]:
             shutil.rmtree(path)
 
     def newest(self, report: Callable[[str], None]) -> Checkpoint | None:
-        """Open the newest whole checkpoint. Damaged ones are reported and removed."""
-        for step, path in self._found():
+        """Read the newest intact checkpoint, if any; damaged ones are reported and deleted."""
+        for step, path in self._existing():
             try:
                 return Checkpoint(step, _read(path, self._run, step))
             except DamagedCheckpointError as damage:
-                report(f"checkpoint {path.name} is damaged ({damage}); going back to the one before")
+                report(f"checkpoint {path.name} is damaged ({damage}); falling back to the previous one")
                 shutil.rmtree(path)
         return None
 
     def discard(self, checkpoint: Checkpoint) -> None:
-        """Remove one that is whole but of no use."""
+        """Delete a checkpoint that cannot be used."""
         shutil.rmtree(self._path(checkpoint.step))
 
     def _path(self, step: int) -> Path:
         return self._folder / f"{_PREFIX}{step:09d}"
 
-    def _found(self) -> list[tuple[int, Path]]:
+    def _existing(self) -> list[tuple[int, Path]]:
+        """The steps and folders of all checkpoints, newest first."""
         paths = self._folder.glob(f"{_PREFIX}*") if self._folder.exists() else ()
         steps = {path: path.name.removeprefix(_PREFIX) for path in paths}
         return sorted(((int(step), path) for path, step in steps.items() if step.isdecimal()), reverse=True)
@@ -102,13 +103,13 @@ def _manifest(run: str, step: int, files: Mapping[str, bytes]) -> bytes:
 
 
 def _sealed(content: Mapping[str, Any]) -> bytes:
-    """A manifest with its own sum."""
+    """Serialise a manifest together with its own sha256."""
     body = json.dumps(content, sort_keys=True)
     return json.dumps({"body": body, "sha256": _sha256(body.encode())}).encode()
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """What a manifest says, compared with its own sum."""
+    """Read a manifest and verify it against its own sha256."""
     raw = _content(path)
     try:
         outer = json.loads(raw)
@@ -117,26 +118,26 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         intact = False
     if not intact:
-        raise DamagedCheckpointError(f"{MANIFEST} is not what was written")
+        raise DamagedCheckpointError(f"{MANIFEST} is corrupt")
     return body
 
 
 def renamed_manifests(folder: Path, before: str, now: str) -> dict[Path, bytes]:
-    """The manifests of a run's checkpoints for the same run under another name; what is damaged is left out."""
-    found = {}
+    """The manifests of a run's checkpoints, rewritten for a new hash of the run; damaged ones are omitted."""
+    manifests = {}
     for path in sorted(folder.glob(f"{_PREFIX}*/{MANIFEST}")):
         with suppress(DamagedCheckpointError):
             body = _read_manifest(path)
             if body["run"] == before:
-                found[path] = _sealed({**body, "run": now})
-    return found
+                manifests[path] = _sealed({**body, "run": now})
+    return manifests
 
 
 def _read(path: Path, run: str, step: int) -> dict[str, bytes]:
-    """All files of a checkpoint, each compared with the manifest, and the manifest with its own sum."""
+    """Read all files of a checkpoint and verify them against its manifest."""
     body = _read_manifest(path / MANIFEST)
     if body["step"] != step:
-        raise DamagedCheckpointError(f"{MANIFEST} is not what was written")
+        raise DamagedCheckpointError(f"{MANIFEST} is corrupt")
     if body["run"] != run:
         raise ForeignCheckpointError(
             f"{path} is a checkpoint of another run ({body['run'][:8]}, not {run[:8]}): move it away, or choose "
@@ -146,9 +147,9 @@ def _read(path: Path, run: str, step: int) -> dict[str, bytes]:
     for name, expected in body["files"].items():
         content = files[name] = _content(path / name)
         if len(content) != expected["bytes"]:
-            raise DamagedCheckpointError(f"{name} has {len(content):,} bytes, {expected['bytes']:,} were written")
+            raise DamagedCheckpointError(f"{name} has {len(content):,} bytes instead of {expected['bytes']:,}")
         if _sha256(content) != expected["sha256"]:
-            raise DamagedCheckpointError(f"the sha256 of {name} is not that of what was written")
+            raise DamagedCheckpointError(f"the sha256 of {name} does not match")
     return files
 
 

@@ -1,4 +1,4 @@
-"""Lines of JSON that are cut back on resume to what the checkpoint knows."""
+"""JSON-lines logs that are truncated on resume to what the checkpoint covers."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any
 
 
 class MetricsLog:
-    """An append-only file with one JSON object a line, floats in full."""
+    """An append-only file with one JSON object per line, floats in full precision."""
 
     def __init__(self, path: Path, position: int = 0) -> None:
-        """Go on after `position` bytes; whatever follows was written after the checkpoint and is cut off."""
+        """Continue after `position` bytes; anything beyond was written after the checkpoint and is removed."""
         size = path.stat().st_size if path.exists() else 0
         if size < position:
-            raise ValueError(f"{path} has {size} bytes, the checkpoint knows of {position}: it was truncated")
+            raise ValueError(f"{path} has {size} bytes, but the checkpoint covers {position}: it was truncated")
         self._file = path.open("r+b" if path.exists() else "w+b")
         self._file.truncate(position)
         self._file.seek(position)
 
     def write(self, **values: Any) -> None:
-        """Append one line, for whoever looks on: what no checkpoint knows of is cut off when the run resumes."""
+        """Append one line and flush it, so that a live run can be followed."""
         self._file.write(json.dumps(values, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
     def position(self) -> int:
-        """Bring everything to the disk and return the number of bytes."""
+        """Sync the file to disk and return its size in bytes."""
         os.fsync(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:
-        """Bring everything to the disk and close the file."""
+        """Sync the file to disk and close it."""
         self.position()
         self._file.close()
 
 
 class NoLog:
-    """What the processes other than the first write to."""
+    """The log of all processes but the first: discards everything."""
 
     def write(self, **values: Any) -> None:
-        """Drop the line."""
+        """Discard the line."""
 
     def position(self) -> int:
-        """Nothing is written."""
+        """Return 0."""
         return 0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

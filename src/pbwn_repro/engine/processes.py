@@ -1,4 +1,4 @@
-"""The processes that share a run: one, or those that torchrun has started; and the memory of each."""
+"""The processes that share a run, a single one or those started by torchrun, and their memory settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True)
 class Processes:
-    """The place of this process among those that share the run."""
+    """The processes that share a run, as seen from this one."""
 
     rank: int = 0
     count: int = 1
@@ -31,26 +31,26 @@ class Processes:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add up over all processes."""
+        """Sum over all processes, in place if there are several."""
         if self.count > 1:
             torch.distributed.all_reduce(values)
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in one of the processes; all of them learn the same answer."""
-        # On the CPU, where the answer does not have to wait for what a GPU still has to do.
+        """Whether the flag is set in any process; all processes get the same answer."""
+        # Reduced on the CPU, so as not to wait for work that is queued on a GPU.
         return flag if self.count == 1 else bool(self.sum(torch.tensor(float(flag))) > 0)
 
-    def share(self, value: Any) -> Any:
-        """What the first process has, in all of them."""
+    def broadcast(self, value: Any) -> Any:
+        """Return the first process's value in all processes."""
         if self.count == 1:
             return value
-        held = [value]
-        torch.distributed.broadcast_object_list(held, src=0)
-        return held[0]
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
     def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
-        """Have the processes share the model: each a copy (DDP), or each a part of its weights (FSDP2)."""
+        """Distribute the model: replicate it (DDP) or shard its weights (FSDP2)."""
         if shard:
             from torch.distributed.fsdp import fully_shard
 
@@ -60,16 +60,16 @@ class Processes:
             return model
         return DistributedDataParallel(model)
 
-    def align(self, model: nn.Module) -> None:
-        """Give all processes the running statistics of the first: each batch-normalises its own share of a batch."""
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Copy the first process's running statistics to all: each process normalises only its share of a batch."""
         if self.count > 1:
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
 
 @contextmanager
-def processes(device: torch.device) -> Iterator[Processes]:
-    """Join the processes that torchrun has started, or stand alone."""
+def join_processes(device: torch.device) -> Iterator[Processes]:
+    """Join the process group that torchrun has started, or run alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes(device=device)
@@ -78,7 +78,7 @@ def processes(device: torch.device) -> Iterator[Processes]:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     store, rank, count = next(torch.distributed.rendezvous("env://"))
-    # After a restart, torchrun's store still holds the addresses of the processes that died: each attempt has its own.
+    # After a restart, torchrun's store still holds the addresses of dead processes: each attempt gets its own prefix.
     attempt = torch.distributed.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=attempt, rank=rank, world_size=count)
@@ -86,7 +86,7 @@ def processes(device: torch.device) -> Iterator[Processes]:
         yield Processes(rank, count, device)
     finally:
         torch.distributed.destroy_process_group()
-        # Sharded weights keep gloo's threads alive: one that frees a tensor while Python shuts down aborts the process.
+        # Sharded weights keep gloo's threads alive: one that frees a tensor during shutdown aborts the process.
         time.sleep(0.1)
 
 
@@ -95,10 +95,10 @@ _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what is freed instead of giving it back to the system; return whether that is possible here.
+    """Make glibc keep freed memory instead of returning it to the system; return whether this is supported.
 
-    A training step frees and asks again for the same activations. By default glibc maps and unmaps large ones each
-    time, and the system clears every page anew: on a CPU that was 5 to 22 percent of a ResNet-20 step.
+    A training step frees and reallocates the same activations. By default glibc maps and unmaps large ones each time,
+    and the system zeroes every page again: on a CPU this took 5 to 22 percent of a ResNet-20 step.
     """
     if not sys.platform.startswith("linux"):
         return False

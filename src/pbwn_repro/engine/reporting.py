@@ -1,4 +1,4 @@
-"""Telling people how a run is doing: a bar on a terminal, lines elsewhere, TensorBoard on request."""
+"""Progress reports of a run: a bar on a terminal, lines elsewhere, TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Reporter(Protocol):
-    """Who wants to know how a run is doing."""
+    """Receives the events of a run."""
 
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
-        """A run starts, or resumes, after `step` steps; `unit` is what its speeds are told in."""
+        """A run starts, or resumes after `step` steps; speeds are given in `unit` per second."""
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
-        """Steps are done."""
+        """Steps were completed."""
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """The model was evaluated: the metric that is shown, and its value."""
+        """The model was evaluated; `value` is that of the run's main metric."""
 
     def message(self, text: str) -> None:
-        """Something that a person should know."""
+        """There is a message for the user."""
 
     def end(self) -> None:
-        """The run is over, or stops."""
+        """The run has ended or stopped."""
 
 
 class Quiet:
-    """Nobody does, but messages are printed."""
+    """Prints messages only."""
 
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def message(self, text: str) -> None:
-        """Print it to standard error."""
+        """Print the message to standard error."""
         Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False)
 
     def end(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class Lines(Quiet):
-    """A line every few seconds, for logs."""
+    """Prints a line every few seconds, for log files."""
 
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
-        """Name the run and where it stands."""
-        self._total, self._first, self._started, self._printed = total, step, time.monotonic(), 0.0
+        """Print the name and the progress of the run."""
+        self._total, self._first_step, self._started, self._printed = total, step, time.monotonic(), 0.0
         self._unit, self._value = unit, ""
         self.message(f"{name}: {f'resuming at step {step:,} of' if step else 'starting,'} {total:,} steps")
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
-        """Print, if the last line is old enough."""
+        """Print a line if the last one is old enough."""
         now = time.monotonic()
         if now - self._printed < SECONDS_BETWEEN_LINES:
             return
         self._printed = now
-        left = (now - self._started) / max(1, step - self._first) * (self._total - step)
+        remaining = (now - self._started) / max(1, step - self._first_step) * (self._total - step)
         self.message(
             f"step {step:,}/{self._total:,}  loss {loss:.4f}{self._value}  {speed:,.0f} {self._unit}/s  "
-            f"{duration(left)} left"
+            f"{duration(remaining)} left"
         )
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Show the value in the lines to come."""
-        self._value = f"  {metric.words} {metric.shown(value)}"
+        """Include the value in further lines."""
+        self._value = f"  {metric.words} {metric.format(value)}"
 
 
 class Bar(Quiet):
-    """A progress bar with everything in one row."""
+    """A progress bar in a single row."""
 
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
-        """Draw the bar."""
+        """Start the bar."""
         self._value, self._unit = "", unit
-        # All of it fits into 80 columns.
+        # Fits into 80 columns.
         self._progress = Progress(
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
@@ -101,13 +101,13 @@ class Bar(Quiet):
         self.message(name)
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         state = f"loss {loss:.3f}{self._value} {speed:,.0f} {self._unit}/s"
         self._progress.update(self._task, completed=step, state=state)
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Show the value from now on."""
-        self._value = f" {metric.shown(value)}"
+        """Show the value in the bar."""
+        self._value = f" {metric.format(value)}"
 
     def message(self, text: str) -> None:
         """Print above the bar."""
@@ -117,16 +117,16 @@ class Bar(Quiet):
             super().message(text)
 
     def end(self) -> None:
-        """Leave the bar as it stands."""
+        """Stop the bar."""
         if hasattr(self, "_progress"):
             self._progress.stop()
 
 
 class TensorBoard(Quiet):
-    """Scalars for TensorBoard (extra `tensorboard`)."""
+    """Writes scalars for TensorBoard (extra `tensorboard`)."""
 
     def __init__(self, folder: Path) -> None:
-        """Write event files into a folder."""
+        """Create the writer; event files go into `folder`."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
@@ -134,43 +134,42 @@ class TensorBoard(Quiet):
         self._writer, self._unit = SummaryWriter(str(folder)), "steps"
 
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
-        """Remember what speeds are told in."""
+        """Remember the unit of speeds."""
         self._unit = unit
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
-        """Add loss, rate and speed."""
+        """Write loss, rate and speed."""
         for tag, value in (("loss", loss), ("learning rate", rate), (f"{self._unit} per second", speed)):
             self._writer.add_scalar(f"training/{tag}", value, step)
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Add the value."""
+        """Write the value."""
         self._writer.add_scalar(metric.name, value, step)
 
     def message(self, text: str) -> None:
-        """Others print it."""
+        """Do nothing: another reporter prints messages."""
 
     def end(self) -> None:
-        """Bring everything to the disk."""
+        """Flush and close the event files."""
         self._writer.close()
 
 
-class Everyone:
-    """Tells several, in this order."""
+class MultiReporter:
+    """Forwards every event to several reporters, in order."""
 
     def __init__(self, *reporters: Reporter) -> None:
-        """Name them."""
         self._reporters = reporters
 
     def __getattr__(self, event: str) -> Callable[..., None]:
-        def tell(*details: object) -> None:
+        def forward(*details: object) -> None:
             for reporter in self._reporters:
                 getattr(reporter, event)(*details)
 
-        return tell
+        return forward
 
 
 def duration(seconds: float) -> str:
-    """A time span as people say it, in one or two units."""
+    """Format a time span in one or two units."""
     for size, unit, small, smaller in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:
             whole, rest = divmod(round(seconds / small), size // small)

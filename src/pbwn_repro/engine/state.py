@@ -1,6 +1,6 @@
-"""A run's weights and state: as files, as the exported model, and what is measured of them.
+"""The state of a run: saving, loading, exporting and measuring its weights.
 
-Weights are kept as safetensors, the rest as torch files that are safe to load.
+Weights are saved as safetensors, everything else as torch files that are loaded with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -28,70 +28,77 @@ from pbwn_repro.models import Layers
 def pack(
     model: nn.Module, optimizer: Optimizer, extra: Mapping[str, Mapping[str, Any]], progress: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """The files of a checkpoint. Where weights are sharded, every process has to call this."""
-    moments = _sharded().get_optimizer_state_dict(model, optimizer, options=_whole()) if is_sharded(model) else None
+    """Return the files of a checkpoint. With sharded weights, every process must call this."""
+    optimizer_state = (
+        _state_api().get_optimizer_state_dict(model, optimizer, options=_full_options())
+        if is_sharded(model)
+        else optimizer.state_dict()
+    )
     return {
-        "model.safetensors": pack_weights(whole_weights(model)),
-        "optimizer.pt": _pack(moments or optimizer.state_dict()),
+        "model.safetensors": pack_weights(full_state_dict(model)),
+        "optimizer.pt": _pack(optimizer_state),
         **{f"{name}.pt": _pack(state) for name, state in extra.items()},
         "progress.json": json.dumps(progress, sort_keys=True).encode(),
     }
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state, put together from its shards where it has any."""
-    return _sharded().get_model_state_dict(model, options=_whole()) if is_sharded(model) else model.state_dict()
+def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state dict, gathered if its weights are sharded."""
+    if not is_sharded(model):
+        return model.state_dict()
+    gathered: dict[str, Tensor] = _state_api().get_model_state_dict(model, options=_full_options())
+    return gathered
 
 
 def pack_weights(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors as a safetensors file. Those that share memory, as tied weights do, are written under each name."""
-    plain: dict[str, Tensor] = {}
+    """Serialise tensors as safetensors; tied weights, which share memory, are written under each name."""
+    tensors: dict[str, Tensor] = {}
     written = set()
     for name, tensor in weights.items():
         tensor = tensor.detach().cpu().contiguous()
         memory = tensor.untyped_storage().data_ptr()
-        plain[name] = tensor.clone() if memory in written else tensor
+        tensors[name] = tensor.clone() if memory in written else tensor
         written.add(memory)
-    return safetensors.torch.save(plain, metadata)
+    return safetensors.torch.save(tensors, metadata)
 
 
 def load_weights(model: nn.Module, content: bytes) -> None:
-    """Copy saved weights into the model; their strides stay the model's."""
+    """Copy saved weights into the model, which keeps its strides."""
     weights = safetensors.torch.load(content)
     if is_sharded(model):
-        _sharded().set_model_state_dict(model, weights, options=_whole())
+        _state_api().set_model_state_dict(model, weights, options=_full_options())
     else:
         model.load_state_dict(weights)
 
 
 def load_optimizer(model: nn.Module, optimizer: Optimizer, content: bytes) -> None:
-    """Give an optimizer its saved state."""
+    """Restore the saved state of an optimizer."""
     state = unpack(content)
     if is_sharded(model):
-        _sharded().set_optimizer_state_dict(model, optimizer, state, options=_whole())
+        _state_api().set_optimizer_state_dict(model, optimizer, state, options=_full_options())
     else:
         optimizer.load_state_dict(state)
 
 
 def unpack(content: bytes) -> Any:
-    """Load a torch file; nothing in it can run code."""
+    """Load a torch file without executing any code in it."""
     return torch.load(io.BytesIO(content), weights_only=True)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP2 spreads the model's weights."""
+    """Whether the model's weights are sharded (FSDP2)."""
     return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
 
 
-def _sharded() -> Any:
-    """Torch's module for sharded states, which takes long to import and is seldom needed."""
+def _state_api() -> Any:
+    """Torch's module for sharded states, imported only when needed because that is slow."""
     from torch.distributed.checkpoint import state_dict
 
     return state_dict
 
 
-def _whole() -> Any:
-    return _sharded().StateDictOptions(full_state_dict=True, cpu_offload=True)
+def _full_options() -> Any:
+    return _state_api().StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def _pack(state: Any) -> bytes:
@@ -101,9 +108,9 @@ def _pack(state: Any) -> bytes:
 
 
 def export(model: nn.Module, projection: pbwn.NormProjection | None, identity: dict[str, Any]) -> bytes:
-    """The model as a safetensors file. Where weights are sharded, every process has to call this.
+    """Return the model as a safetensors file. With sharded weights, every process must call this.
 
-    One metadata key holds everything: with several, the file's bytes would depend on chance.
+    All metadata is under a single key, since the order of several keys in the file is random.
     """
     certificate = {} if projection is None else {"largest_deviation": projection.check().largest_deviation}
     metadata = json.dumps({**identity, **certificate}, sort_keys=True)
@@ -111,9 +118,9 @@ def export(model: nn.Module, projection: pbwn.NormProjection | None, identity: d
 
 
 def plain_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of the network as `pbwn_repro.models.build` makes it: parametrizations are worked in."""
+    """The weights under the names that `pbwn_repro.models.build` gives them, with parametrizations applied."""
     if not any(parametrize.is_parametrized(module) for module in model.modules()):
-        return whole_weights(model)
+        return full_state_dict(model)
     plain = copy.deepcopy(model)
     for module in plain.modules():
         if parametrize.is_parametrized(module):
@@ -124,21 +131,21 @@ def plain_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 class NormWatch:
-    """Watches the weights that a constraint would touch.
+    """Measures the norms of the weights that a constraint applies to.
 
-    Make it before the network is changed: weight normalization hides its weights under new names, and what the forward
-    pass multiplies with is what counts.
+    Create it before a method changes the network: weight normalisation replaces its weights by other parameters, and
+    the norms of interest are those of the weights that the forward pass uses.
     """
 
     def __init__(self, model: nn.Module, layers: Layers) -> None:
-        """Find the weights."""
+        """Select the weights."""
         self._weights = pbwn.select(model, **layers).constrained
 
     @torch.no_grad()
     def quartiles(self) -> list[float]:
-        """The smallest norm of a neuron, the three quartiles and the largest norm; nothing where there are no neurons.
+        """The minimum, the three quartiles and the maximum of the neurons' norms; empty without neurons.
 
-        Every process has to ask.
+        With sharded weights, every process must call this.
         """
         norms = []
         for weight in self._weights:
@@ -153,15 +160,15 @@ class NormWatch:
 
 
 @torch.no_grad()
-def estimate_statistics(model: nn.Module, inputs: Iterable[Tensor], place: Processes) -> None:
-    """Set every BN's running statistics to the mean over one pass: they belong to the weights as they are now."""
+def estimate_statistics(model: nn.Module, inputs: Iterable[Tensor], processes: Processes) -> None:
+    """Set the running statistics of all BN layers to their means over `inputs`, with the current weights."""
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
-        layer.momentum = None  # a plain mean over all batches
+        layer.momentum = None  # a cumulative average over all batches
     model.train()
     for batch in inputs:
         model(batch)
@@ -169,4 +176,4 @@ def estimate_statistics(model: nn.Module, inputs: Iterable[Tensor], place: Proce
         layer.momentum = momentum
         for statistic in (layer.running_mean, layer.running_var):
             assert statistic is not None
-            statistic.copy_(place.sum(statistic.clone()) / place.count)
+            statistic.copy_(processes.sum(statistic.clone()) / processes.count)

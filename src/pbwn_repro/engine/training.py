@@ -1,4 +1,4 @@
-"""The loop: from a configuration and its data to a result, through steps that can be interrupted anywhere."""
+"""The training loop: from a configuration and its data to a result; it can be interrupted and resumed anywhere."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from pbwn_repro.tasks import AnySet, Supervised, make_task
 
 @dataclass
 class Progress:
-    """Where a run stands: with weights and optimizer, all that a checkpoint has to know.
+    """The progress of a run: all that a checkpoint holds besides the states of the model and its optimizer.
 
-    metrics: of the last evaluation, by name; `best` is the best value of the one that is shown.
+    metrics: those of the last evaluation, by name.
+    best: the best value of the main metric.
     """
 
     step: int = 0
     skipped: int = 0
     loss_sum: float = 0.0  # since the last line of metrics
-    losses_lost: int = 0  # of steps since then whose loss was not finite
+    losses_lost: int = 0  # the number of non-finite losses since then
     metrics: dict[str, float | None] = field(default_factory=dict)
     best: float | None = None
     best_step: int | None = None
@@ -49,7 +50,7 @@ class Progress:
 
     @classmethod
     def read(cls, content: bytes) -> Progress:
-        """What a checkpoint holds, also one from when every run was judged by its test error."""
+        """Parse progress.json; files of earlier versions have fields for the test error instead of `metrics`."""
         fields = json.loads(content)
         if "best_error" in fields:
             fields["metrics"] = {"test_error": fields.pop("error"), "test_top5_error": fields.pop("top5_error")}
@@ -59,41 +60,41 @@ class Progress:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves behind: the numbers of its result, and the exported model as a file."""
+    """The outcome of a run: the content of result.json, and the exported model as a file."""
 
     result: dict[str, Any]
     model: bytes
 
 
 class Training:
-    """One run in the making. Everything random is a function of the seed and the place in the run."""
+    """A training run. Everything random is a function of the seed and the step."""
 
-    def __init__(self, config: RunConfig, dataset: AnySet, place: Processes, *, workers: int = 0) -> None:
-        """Build the network and the data streams; nothing is written."""
-        self.config, self.place = config, place
+    def __init__(self, config: RunConfig, dataset: AnySet, processes: Processes, *, workers: int = 0) -> None:
+        """Build the network and the data streams; nothing is written to disk."""
+        self.config, self.processes = config, processes
         self.progress = Progress()
-        self._task = make_task(config, dataset, place, workers)
+        self._task = make_task(config, dataset, processes, workers)
         self._network = models.find(config.model)
         self._layers = self._network.layers(config.scope)
         self._method = methods.method(config.method)
         self.model = self._build()
         self._task.check(self.model)
-        self._wrapped = place.wrap(self.model, shard=config.shard)
+        self._wrapped = processes.wrap(self.model, shard=config.shard)
         self._optimizer = self._method.optimizer(self.model, config.optimizer, self._layers)
         if self._optimizer is None:
             raise UsageError(f"{config.method}: optimizer() returned None: return the optimizer of the model")
-        self._scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "float16")
-        self._watch = LossWatch(self.model, place.device)
+        self._scaler = torch.amp.GradScaler(processes.device.type, enabled=config.precision == "float16")
+        self._watch = LossWatch(self.model, processes.device)
         self.steps_per_epoch = self._task.steps_per_epoch
         self.total_steps = config.steps or (config.epochs or 0) * self.steps_per_epoch
         self.projection: pbwn.NormProjection | None = None
-        self._monitored: tuple[int, MetricsLog | NoLog] | None = None
+        self._monitoring: tuple[int, MetricsLog | NoLog] | None = None
 
-    def watch(self, every: int, log: MetricsLog | NoLog) -> None:
-        """Have the run to come record what the projection does, every so many steps: a line for each weight."""
+    def monitor(self, every: int, log: MetricsLog | NoLog) -> None:
+        """Record the effect of the projection every `every` steps of the run, one line per weight."""
         if self._method.constraint is None:
-            raise ConfigError(f"--monitor: the method {self.config.method} has no projection that could be monitored")
-        self._monitored = every, log
+            raise ConfigError(f"--monitor: the method {self.config.method} has no projection to monitor")
+        self._monitoring = every, log
 
     def run(
         self,
@@ -103,20 +104,20 @@ class Training:
         reporter: Reporter,
         checkpoint: Checkpoint | None,
     ) -> Finished:
-        """Train from the checkpoint, or from the start, to the end. Raises Interrupted when asked to stop."""
+        """Train to the end, from a checkpoint if given. Raises Interrupted after a requested stop."""
         self._begin(checkpoint)
-        if self._monitored is not None and self.projection is not None:
-            self.projection.monitor(self._monitored[0], on_record=self._write_records)
+        if self._monitoring is not None and self.projection is not None:
+            self.projection.monitor(self._monitoring[0], on_record=self._write_monitor_records)
         self._store, self._metrics, self._timing, self._reporter = store, metrics, timing, reporter
         reporter.begin(self.config.run_name, self.progress.step, self.total_steps, self._task.unit)
         try:
-            with StopRequest() as stop, _subnormal_numbers_as_zero():
+            with StopRequest() as stop, _flushing_subnormals():
                 self._clock = time.perf_counter()
                 while self.progress.step < self.total_steps:
                     self._step()
                     self._after_step()
-                    if self.place.any(stop.requested):
-                        self._finds_problem()
+                    if self.processes.any(stop.requested):
+                        self._detect_nonfinite()
                         self._save()
                         raise Interrupted
                 return self._finish()
@@ -124,29 +125,32 @@ class Training:
             reporter.end()
 
     def prepared(self) -> Training:
-        """The run as it starts, with what is constrained in `projection`; nothing is written."""
+        """Initialise as for the first step, setting `projection`, and return self; nothing is written to disk."""
         self._begin(None)
         return self
 
-    def visit(self, stops: Collection[int], look: Callable[[int, tuple[Tensor, Tensor]], None], examples: int) -> None:
-        """Train without saving anything, and look after so many steps each, with the same labeled examples each time.
+    def probe(
+        self, steps: Collection[int], measure: Callable[[int, tuple[Tensor, Tensor]], None], examples: int
+    ) -> None:
+        """Train without saving anything, and call `measure(step, batch)` after each of the given numbers of steps.
 
-        Steps do not notice. As after an epoch of any run, projections that come then are made.
+        The batch is the same labeled training examples each time. Training is not affected, and a projection that is
+        due after an epoch is made as in any run.
         """
         self._begin(None)
-        batch = self._labeled(examples)
+        batch = self._labeled_examples(examples)
         for step in range(self.total_steps + 1):
-            if step in stops:
-                look(step, batch)
+            if step in steps:
+                measure(step, batch)
             if step < self.total_steps:
                 self._step()
                 if self.progress.step % self.steps_per_epoch == 0 and self.progress.step < self.total_steps:
                     self._method.after_epoch(self.projection)
 
-    def _labeled(self, count: int) -> tuple[Tensor, Tensor]:
-        """So many examples to train on, as the first steps see them."""
+    def _labeled_examples(self, count: int) -> tuple[Tensor, Tensor]:
+        """The first `count` training examples, as the first steps see them."""
         if not isinstance(self._task, Supervised):
-            raise ConfigError(f"{self.config.model}: only supervised training can be inspected")
+            raise ConfigError(f"{self.config.model}: only supervised training can be measured")
         steps = range(-(-count // self.config.batch_size))
         inputs, labels = zip(*(self._task.batch(step) for step in steps), strict=True)
         return torch.cat(inputs)[:count], torch.cat(labels)[:count]
@@ -157,24 +161,24 @@ class Training:
         start = self._network.start(config.method, config.init)
         arguments = self._network.accepted(self._task.model_arguments)
         if clash := arguments.keys() & config.model_options.keys():
-            raise ConfigError(f"model_options.{min(clash)}: it follows from the data and cannot be set")
+            raise ConfigError(f"model_options.{min(clash)} is determined by the data and cannot be set")
         try:
             model = self._network.build(**arguments, **{**start, **config.model_options})
         except (TypeError, ValueError) as error:
             if not config.model_options or isinstance(error, UsageError):
                 raise
             raise ConfigError(f"model_options: {error}") from error
-        with _blaming_the_model(config):
+        with _as_usage_error(config):
             self._norms = NormWatch(model, self._layers)
             self._method.prepare(model, self._layers)
-        # Convolutions are faster in this layout; without any, it changes nothing. FSDP2 knows contiguous weights alone.
+        # Convolutions are faster in channels_last, which leaves other layers unchanged. FSDP2 needs contiguous weights.
         layout = torch.contiguous_format if config.shard else torch.channels_last
-        model.to(self.place.device, memory_format=layout)  # type: ignore[call-overload]
+        model.to(self.processes.device, memory_format=layout)  # type: ignore[call-overload]
         return model
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Load a checkpoint, or start; either way the projection is attached last."""
-        projected: Mapping[str, Any] | None = None
+        """Load a checkpoint if there is one, then attach the projection."""
+        projection_state: Mapping[str, Any] | None = None
         if checkpoint is not None:
             files = checkpoint.files
             self.progress = Progress.read(files["progress.json"])
@@ -182,11 +186,11 @@ class Training:
             state.load_weights(self.model, files["model.safetensors"])
             state.load_optimizer(self.model, self._optimizer, files["optimizer.pt"])
             self._scaler.load_state_dict(state.unpack(files["scaler.pt"]))
-            projected = state.unpack(files["projection.pt"]) if "projection.pt" in files else None
+            projection_state = state.unpack(files["projection.pt"]) if "projection.pt" in files else None
         initial = self._network.projects_initially(self.config.method)
-        with _blaming_the_model(self.config):
+        with _as_usage_error(self.config):
             self.projection = self._method.attach(
-                self.model, self._optimizer, self._layers, initial=initial, state=projected
+                self.model, self._optimizer, self._layers, initial=initial, state=projection_state
             )
         if self.projection is None and self._method.constraint is not None:
             raise UsageError(
@@ -196,73 +200,75 @@ class Training:
         self._wrapped.train()
 
     @property
-    def _looks_each_step(self) -> bool:
-        """Where a look costs nothing, or decides whether a step is taken, it comes before the step."""
-        return self.place.device.type == "cpu" or self.config.on_nonfinite == "skip"
+    def _checks_each_step(self) -> bool:
+        """Whether to check for non-finite values before each update: it is free on a CPU, and skipping requires it."""
+        return self.processes.device.type == "cpu" or self.config.on_nonfinite == "skip"
 
     def _step(self) -> None:
-        """One real step: gradient, a look at it, update."""
+        """Take one step: compute the gradient, check it, update the weights."""
         config, step = self.config, self.progress.step
-        self._seed(random_seed(config.seed, "step", *divmod(step, self.steps_per_epoch), self.place.rank))
+        self._seed(random_seed(config.seed, "step", *divmod(step, self.steps_per_epoch), self.processes.rank))
         rate = config.schedule.rate(config.optimizer.lr, step, self.steps_per_epoch, self.total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         if config.schedule.resets_momentum(step, self.steps_per_epoch):
             for moments in self._optimizer.state.values():
-                if (buffer := moments.get("momentum_buffer")) is not None:  # without momentum there is none
+                if (buffer := moments.get("momentum_buffer")) is not None:  # None without momentum
                     buffer.zero_()
         self._optimizer.zero_grad(set_to_none=True)
         with self._precision():
             loss = self._task.gradient(self._wrapped, step, lambda part: self._scaler.scale(part).backward())
         self._rate = rate
-        mean = self.place.sum(loss.detach().clone()).double() / self.place.count
+        mean = self.processes.sum(loss.detach().clone()).double() / self.processes.count
         self._watch.add(step + 1, loss, mean, gradients=not self._scaler.is_enabled())
-        if self._looks_each_step and self._finds_problem():
+        if self._checks_each_step and self._detect_nonfinite():
             self.progress.skipped += 1
         else:
             scale = self._scaler.get_scale()
             self._scaler.step(self._optimizer)
             self._scaler.update()
-            self.progress.skipped += self._scaler.get_scale() < scale  # gradients overflowed: no step was taken
+            self.progress.skipped += self._scaler.get_scale() < scale  # overflow: the scaler skipped the update
         self.progress.step += 1
 
     def _seed(self, seed: int) -> None:
-        """Seed all of torch's generators that a step can draw from."""
-        if self.place.device.type == "cpu":  # torch.manual_seed records a stack trace for GPUs that may come
+        """Seed all of torch's generators that a step may use."""
+        if (
+            self.processes.device.type == "cpu"
+        ):  # torch.manual_seed would also queue a call for CUDA, with a stack trace
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
 
-    def _finds_problem(self) -> bool:
-        """Whether a loss or gradient since the last look was not finite; an error, unless such steps are skipped."""
-        found = self._watch.problem()
-        if not self.place.any(found is not None):
+    def _detect_nonfinite(self) -> bool:
+        """Return whether a loss or gradient since the last check was not finite; an error unless steps are skipped."""
+        found = self._watch.first_problem()
+        if not self.processes.any(found is not None):
             return False
         step, problem = found or (self.progress.step + 1, "another process found a value that is not finite")
         if self.config.on_nonfinite == "stop":
             raise NonFiniteError(
-                f"step {step:,}: {problem}. Nothing of that step is saved. Lower the learning rate, or skip such "
+                f"step {step:,}: {problem}. Nothing of this step is saved. Lower the learning rate, or skip such "
                 "steps with --set on_nonfinite=skip (pbwn train, pbwn sweep).",
                 step,
             )
         self._reporter.message(f"step {step:,}: {problem}; the step is skipped")
-        self._watch.forget_problem()
+        self._watch.clear_problem()
         return True
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.precision == "float32":
             return nullcontext()
-        return torch.autocast(self.place.device.type, getattr(torch, self.config.precision))
+        return torch.autocast(self.processes.device.type, getattr(torch, self.config.precision))
 
     def _after_step(self) -> None:
-        """Log, evaluate, project after an epoch, save: in this order, each when it is due."""
+        """Log, evaluate, project after an epoch and save, in this order, as each is due."""
         config, step = self.config, self.progress.step
         last, epoch_ends = step == self.total_steps, step % self.steps_per_epoch == 0
         logs = last or step % config.log_every == 0
         evaluates = last or (epoch_ends if config.evaluate_every is None else step % config.evaluate_every == 0)
         saves = last or (epoch_ends if config.checkpoint_every is None else step % config.checkpoint_every == 0)
-        if (logs or evaluates or saves) and not self._looks_each_step:
-            self._finds_problem()
+        if (logs or evaluates or saves) and not self._checks_each_step:
+            self._detect_nonfinite()
         if logs:
             count = step % config.log_every or config.log_every
             loss_sum, lost = self._watch.read()
@@ -283,27 +289,27 @@ class Training:
         self._reporter.step(self.progress.step, loss, self._rate, speed)
         self._clock = now
 
-    def _write_records(self, records: list[dict[str, Any]]) -> None:
-        assert self._monitored is not None
+    def _write_monitor_records(self, records: list[dict[str, Any]]) -> None:
+        assert self._monitoring is not None
         for record in records:
-            self._monitored[1].write(
+            self._monitoring[1].write(
                 **{name: _finite_or_none(each) if isinstance(each, float) else each for name, each in record.items()}
             )
 
-    def _scores(self) -> dict[str, float | None]:
-        """All metrics of the weights as they are."""
-        self.place.align(self.model)
+    def _compute_metrics(self) -> dict[str, float | None]:
+        """Evaluate the current weights."""
+        self.processes.broadcast_buffers(self.model)
         self.model.eval()
-        found = self._task.evaluate(self.model)
+        metrics = self._task.evaluate(self.model)
         self.model.train()
-        return {name: _finite_or_none(value) for name, value in found.items()}
+        return {name: _finite_or_none(value) for name, value in metrics.items()}
 
     def _evaluate(self) -> None:
-        """Evaluate the weights as they are: before an epoch's projection, as batch statistics belong to them."""
-        progress, shown, started = self.progress, self._task.shown, time.perf_counter()
-        progress.metrics = self._scores()
-        value = progress.metrics[shown.name]
-        if value is not None and (progress.best is None or shown.is_better(value, progress.best)):
+        """Evaluate and log; before an epoch's projection, because the batch statistics belong to these weights."""
+        progress, metric, started = self.progress, self._task.metric, time.perf_counter()
+        progress.metrics = self._compute_metrics()
+        value = progress.metrics[metric.name]
+        if value is not None and (progress.best is None or metric.is_better(value, progress.best)):
             progress.best, progress.best_step = value, progress.step
         line: dict[str, Any] = dict(progress.metrics)
         if (norms := self._norms.quartiles()) and all(map(isfinite, norms)):
@@ -312,51 +318,52 @@ class Training:
             line["deviation"] = self.projection.check().largest_deviation
         epoch = progress.step / self.steps_per_epoch
         self._metrics.write(step=progress.step, epoch=epoch, **line)
-        self._reporter.evaluated(progress.step, shown, nan if value is None else value)
+        self._reporter.evaluated(progress.step, metric, nan if value is None else value)
         self._clock += time.perf_counter() - started
 
     def _save(self) -> None:
         started = time.perf_counter()
-        self.place.align(self.model)
+        self.processes.broadcast_buffers(self.model)
         self.progress.loss_sum, self.progress.losses_lost = self._watch.read()
         self.progress.metrics_bytes = self._metrics.position()
-        if self._monitored is not None:
-            self.progress.monitor_bytes = self._monitored[1].position()
+        if self._monitoring is not None:
+            self.progress.monitor_bytes = self._monitoring[1].position()
         self._timing.position()
         extra = {"scaler": self._scaler.state_dict()}
         if self.projection is not None:
             extra["projection"] = self.projection.state_dict()
         files = state.pack(self.model, self._optimizer, extra, asdict(self.progress))
-        if self.place.is_first:
+        if self.processes.is_first:
             self._store.save(self.progress.step, files)
         self._clock += time.perf_counter() - started
 
     def _finish(self) -> Finished:
-        """Bring the model onto the sphere where that was promised, test it as exported, and sum up."""
+        """Project the model a last time if a projection is due, evaluate it as exported, and return the result."""
         progress, config = self.progress, self.config
-        shown = self._task.shown
-        exported = progress.metrics[shown.name]
+        metric = self._task.metric
+        exported = progress.metrics[metric.name]
         before = after = None
         if self.projection is not None:
             before = self.projection.check()
             if before.between_projections:
                 self.projection.project()
-                torch.manual_seed(random_seed(config.seed, "statistics", rank=self.place.rank))  # for dropout
-                estimate_statistics(self.model, self._task.inputs(), self.place)
-                exported = self._scores()[shown.name]
+                # Dropout is active while the statistics are estimated.
+                torch.manual_seed(random_seed(config.seed, "statistics", rank=self.processes.rank))
+                estimate_statistics(self.model, self._task.inputs(), self.processes)
+                exported = self._compute_metrics()[metric.name]
             after = self.projection.check()
-        if progress.metrics[shown.name] is None or exported is None:
+        if progress.metrics[metric.name] is None or exported is None:
             raise NonFiniteError(
-                f"step {progress.step:,}: the {shown.words} at the end is not finite. Lower the learning rate.",
+                f"step {progress.step:,}: the {metric.words} at the end is not finite. Lower the learning rate.",
                 progress.step,
             )
         result = {
             "run": config.hash,
-            shown.name: progress.metrics[shown.name],
-            shown.exported: exported,
-            shown.best: progress.best,
+            metric.name: progress.metrics[metric.name],
+            metric.exported: exported,
+            metric.best: progress.best,
             "best_step": progress.best_step,
-            **{name: progress.metrics.get(name) for name in shown.beside.values()},
+            **{name: progress.metrics.get(name) for name in metric.secondary.values()},
             "steps": progress.step,
             "skipped_steps": progress.skipped,
             "deviation": None if before is None else before.largest_deviation,
@@ -369,10 +376,10 @@ class Training:
 
 
 @contextmanager
-def _subnormal_numbers_as_zero() -> Iterator[None]:
-    """Round numbers below 1e-38 to zero on the CPU, where arithmetic with them is many times as slow.
+def _flushing_subnormals() -> Iterator[None]:
+    """Flush subnormal numbers (below 1e-38) to zero: arithmetic with them is many times slower on a CPU.
 
-    Moments of weights whose gradient has vanished end there: once a network has learnt all of its examples, most do.
+    The optimizer's moments become subnormal where gradients vanish: most of them, once a network fits all examples.
     """
     torch.set_flush_denormal(True)
     try:
@@ -382,22 +389,22 @@ def _subnormal_numbers_as_zero() -> Iterator[None]:
 
 
 @contextmanager
-def _blaming_the_model(config: RunConfig) -> Iterator[None]:
-    """What the library refuses about a model of the user's is for the user to put right."""
+def _as_usage_error(config: RunConfig) -> Iterator[None]:
+    """Convert errors that pbwn raises about a user's own model to UsageError."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        if not is_own(config.model) or isinstance(error, UsageError) or not _is_raised_by_the_library(error):
+        if not is_own(config.model) or isinstance(error, UsageError) or not _is_raised_by_pbwn(error):
             raise
         raise UsageError(f"{config.model}: {error}") from error
 
 
-def _is_raised_by_the_library(error: Exception) -> bool:
-    """Whether pbwn itself says what is wrong, and not what it calls: that is a bug, and keeps its traceback."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    return place is not None and str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] == "pbwn"
+def _is_raised_by_pbwn(error: Exception) -> bool:
+    """Whether pbwn itself raised an error; one raised by code that it calls is a bug and keeps its traceback."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0] == "pbwn"
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -247,7 +247,7 @@ def test_what_was_written_before_a_field_existed_is_read_with_its_default(name):
     [
         ({"schema": SCHEMA + 1}, f"reads schema {SCHEMA}; found {SCHEMA + 1}: use a newer pbwn"),
         ({"schema": None}, f"reads schema {SCHEMA}; found None"),
-        ({"label_smoothing": 0.1}, "label_smoothing: there is no such field"),
+        ({"label_smoothing": 0.1}, "label_smoothing: unknown field"),
     ],
 )
 def test_what_a_newer_version_wrote_is_refused(change, words):
