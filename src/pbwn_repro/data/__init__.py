@@ -1,4 +1,4 @@
-"""Data sets that can be trusted, and batches that are pure functions.
+"""Verified data sets, and batches that are pure functions of seed, epoch and step.
 
 dataset = load("cifar10")
 batches = Batches(dataset.train, augmentations.cifar_training(), batch_size=128, seed=1)

@@ -1,7 +1,7 @@
-"""What happens to images between the data set and the model: transforms, crops, and the recipe of each experiment.
+"""Image transforms, crops applied during decoding, and the augmentation of each experiment.
 
-Transforms change whole batches, on whatever device they are. Every `draw` returns one row for each image of the whole
-batch, so that each rank of a distributed run can take its own rows: the ranks together see what one process would.
+Transforms act on whole batches, on any device. `draw` returns one row of random numbers for each image of the whole
+batch, of which each rank of a distributed run takes its own rows: all ranks together see what a single process would.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.nn.functional import pad
 from pbwn_repro.data.splits import Crop, MemorySplit
 from pbwn_repro.errors import UsageError, require_word
 
-# Of 0..255 pixels; the authors use them for CIFAR-10 and CIFAR-100 alike.
+# For pixels in 0..255; the authors use the same constants for CIFAR-10 and CIFAR-100.
 CIFAR_MEAN = (125.3, 123.0, 113.9)
 CIFAR_STD = (63.0, 62.1, 66.7)
-# Of 0..1 pixels.
+# For pixels in 0..1.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue
+GREY = (0.299, 0.587, 0.114)  # luma weights of red, green and blue
 # Principal components of ImageNet's RGB values: eigenvalues, and eigenvectors as columns.
 EIGENVALUES = (0.2175, 0.0188, 0.0045)
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
-# Of fb.resnet.torch's random sized crop.
+# Parameters of fb.resnet.torch's random sized crop.
 ATTEMPTS = 10
 AREA = (0.08, 1.0)
 ASPECT = (3 / 4, 4 / 3)
@@ -37,15 +37,15 @@ Box = tuple[int, int, int, int]
 
 
 class Transform(ABC):
-    """One change of a batch of images, without randomness unless `draw` gives some."""
+    """A transform of a batch of images; deterministic unless `draw` returns random numbers."""
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor | None:
-        """Random numbers for `count` images, one row each, on the CPU; or None."""
+        """Return random numbers for `count` images, one row each, on the CPU; None if none are needed."""
         return None
 
     @abstractmethod
     def apply(self, images: Tensor, drawn: Tensor | None) -> Tensor:
-        """The changed images."""
+        """Return the transformed images."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Normalise(Transform):
     std: tuple[float, ...]
 
     def apply(self, images: Tensor, drawn: Tensor | None = None) -> Tensor:
-        """Subtract and divide; a number of channels that would be broadcast to another is refused."""
+        """Normalise; raise UsageError where broadcasting would change the number of channels."""
         if len(self.mean) not in (1, images.shape[1]):
             raise UsageError(
-                f"images of {images.shape[1]} channels cannot take {len(self.mean)} means: use another recipe"
+                f"cannot normalise {images.shape[1]} channels with {len(self.mean)} means: use another normalisation"
             )
         mean, std = (torch.tensor(values, device=images.device).view(-1, 1, 1) for values in (self.mean, self.std))
         return (images - mean).div_(std)
@@ -67,7 +67,7 @@ class Normalise(Transform):
 
 @dataclass(frozen=True)
 class ZeroPad(Transform):
-    """Put a black border around each image."""
+    """Add a black border of `width` pixels to each image."""
 
     width: int
 
@@ -78,10 +78,10 @@ class ZeroPad(Transform):
 
 @dataclass(frozen=True)
 class PadCrop(Transform):
-    """Pad all sides, then cut the old size out at a random offset.
+    """Pad all sides, then crop to the original size at a random offset.
 
-    fill: the border mirrors the image, or is zero (after normalisation that is the mean colour).
-    offset: each image has its own, or the whole batch has one, as in the authors' code.
+    fill: "reflect" mirrors the image at its borders, "zero" pads with zeros (after normalisation, the mean colour).
+    offset: one random offset per "image", or one for the whole "batch" as in the authors' code.
     """
 
     padding: int = 4
@@ -89,17 +89,17 @@ class PadCrop(Transform):
     offset: Literal["image", "batch"] = "image"
 
     def __post_init__(self) -> None:
-        """Refuse other words."""
+        """Validate the options."""
         require_word("fill", self.fill, ("reflect", "zero"))
         require_word("offset", self.offset, ("image", "batch"))
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
-        """Draw top and left."""
-        number = 1 if self.offset == "batch" else count
-        return torch.randint(0, 2 * self.padding + 1, (number, 2), generator=generator).expand(count, 2)
+        """Draw the top and left offsets."""
+        offsets = 1 if self.offset == "batch" else count
+        return torch.randint(0, 2 * self.padding + 1, (offsets, 2), generator=generator).expand(count, 2)
 
     def apply(self, images: Tensor, drawn: Tensor | None) -> Tensor:
-        """Pad, then cut."""
+        """Pad, then crop."""
         assert drawn is not None
         if len(images) == 0:
             return images
@@ -116,43 +116,43 @@ class PadCrop(Transform):
 
 @dataclass(frozen=True)
 class Flip(Transform):
-    """Mirror images left to right: each with probability 1/2, or exactly half of each batch, as the authors did."""
+    """Mirror images horizontally: each with probability 1/2, or exactly half of each batch, as the authors did."""
 
     which: Literal["random", "half"] = "random"
 
     def __post_init__(self) -> None:
-        """Refuse other words."""
+        """Validate the options."""
         require_word("flip", self.which, ("random", "half"))
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
-        """Draw whether to mirror."""
+        """Draw which images to mirror."""
         if self.which == "half":
             return torch.randperm(count, generator=generator) < count // 2
         return torch.rand(count, generator=generator) < 0.5
 
     def apply(self, images: Tensor, drawn: Tensor | None) -> Tensor:
-        """Mirror the drawn images."""
+        """Mirror the selected images."""
         assert drawn is not None
         return torch.where(drawn.to(images.device).view(-1, 1, 1, 1), images.flip(3), images)
 
 
 @dataclass(frozen=True)
 class ColourJitter(Transform):
-    """Blend each image with black, with its mean grey and with its grey self, in random order, as fb.resnet.torch.
+    """Blend each image with black, its mean grey and its greyscale version, in random order, as in fb.resnet.torch.
 
-    Each blend is a * image + (1 - a) * other, a uniform in [1 - strength, 1 + strength]; nothing is clamped.
+    Each blend is a * image + (1 - a) * other with a uniform in [1 - strength, 1 + strength]; values are not clamped.
     """
 
     strength: float = 0.4
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
-        """Draw, for each image, three kinds of blend in random order and their factors."""
+        """Draw the order and the factors of the three blends of each image."""
         order = torch.rand(count, 3, generator=generator).argsort(dim=1).float()
         factors = 1 + self.strength * (2 * torch.rand(count, 3, generator=generator) - 1)
         return torch.stack([order, factors], dim=1)
 
     def apply(self, images: Tensor, drawn: Tensor | None) -> Tensor:
-        """Blend three times."""
+        """Apply the three blends."""
         assert drawn is not None
         order, factors = drawn.to(images.device).unbind(1)
         weights = torch.tensor(GREY, device=images.device).view(3, 1, 1)
@@ -167,12 +167,12 @@ class ColourJitter(Transform):
 
 @dataclass(frozen=True)
 class Lighting(Transform):
-    """Add to every pixel of an image one random step along the principal components of ImageNet's colours."""
+    """Shift all pixels of an image by a random step along the principal components of ImageNet's colours."""
 
     strength: float = 0.1
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
-        """Draw how far to go along each component."""
+        """Draw the step along each component."""
         return self.strength * torch.randn(count, 3, generator=generator)
 
     def apply(self, images: Tensor, drawn: Tensor | None) -> Tensor:
@@ -184,19 +184,19 @@ class Lighting(Transform):
 
 @dataclass(frozen=True)
 class RandomSizedCrop(Crop):
-    """A random part, 8 to 100 % of the area and 3:4 to 4:3 in shape, resized to size x size.
+    """Crop a random box of 8 to 100 % of the area and aspect ratio 3:4 to 4:3, and resize it to size x size.
 
-    Pillow's bicubic resize averages over the source pixels when it shrinks; Torch7's does not.
+    Pillow's bicubic resize antialiases when it downscales; Torch7's does not.
     """
 
     size: int = 224
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor:
-        """Draw area, aspect, orientation, top and left for each of ten attempts."""
+        """Draw area, aspect ratio, orientation, top and left for each of ten attempts."""
         return torch.rand(count, ATTEMPTS, 5, generator=generator)
 
     def __call__(self, image: Image.Image, drawn: Tensor | None) -> Image.Image:
-        """Cut the first box that fits; if none does, the middle."""
+        """Crop the first box that fits, or the centre if none does."""
         assert drawn is not None
         box = random_box(*image.size, drawn.tolist())
         if box is None:
@@ -206,13 +206,13 @@ class RandomSizedCrop(Crop):
 
 @dataclass(frozen=True)
 class CentreCrop(Crop):
-    """The shorter side resized to `resize`, then the middle size x size."""
+    """Resize the shorter side to `resize`, then crop the central size x size pixels."""
 
     size: int = 224
     resize: int = 256
 
     def __call__(self, image: Image.Image, drawn: Tensor | None = None) -> Image.Image:
-        """Resize, then cut."""
+        """Resize, then crop."""
         width, height = image.size
         scale = self.resize / min(width, height)
         width, height = max(self.resize, round(width * scale)), max(self.resize, round(height * scale))
@@ -222,9 +222,9 @@ class CentreCrop(Crop):
 
 
 def random_box(width: int, height: int, attempts: list[list[float]]) -> Box | None:
-    """Return the first of the attempted boxes that lies in the image, as left, top, right, bottom.
+    """Return the first attempted box that fits into the image, as (left, top, right, bottom); None if none fits.
 
-    attempts: five uniform numbers of [0, 1) each: area, aspect, orientation, top, left.
+    attempts: five uniform numbers in [0, 1) each: area, aspect ratio, orientation, top, left.
     """
     for area, aspect, orientation, top, left in attempts:
         target = width * height * (AREA[0] + area * (AREA[1] - AREA[0]))
@@ -240,13 +240,13 @@ def random_box(width: int, height: int, attempts: list[list[float]]) -> Box | No
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Transforms in order, and the crop while decoding for images of many sizes."""
+    """A sequence of transforms, and the crop applied during decoding to images of different sizes."""
 
     transforms: tuple[Transform, ...]
     crop: Crop | None = None
 
     def apply(self, images: Tensor, generator: torch.Generator, *, count: int, rows: slice = slice(None)) -> Tensor:
-        """Transform images that are the given rows of a batch of `count`."""
+        """Transform `images`, the given rows of a batch of `count`."""
         for transform in self.transforms:
             drawn = transform.draw(generator, count)
             images = transform.apply(images, None if drawn is None else drawn[rows])
@@ -254,12 +254,12 @@ class Augmentation:
 
 
 def unit_range() -> Augmentation:
-    """Divide pixels by 255 and nothing else: SVHN, the Ladder's MNIST, digits."""
+    """Divide pixels by 255, without augmentation: SVHN, the Ladder's MNIST, digits."""
     return Augmentation((Normalise((0.0,), (255.0,)),))
 
 
 def mnist_mlp(split: MemorySplit) -> Augmentation:
-    """Pad 28x28 with zeros to 32x32, divide by 255 and subtract the split's own mean, one number."""
+    """Zero-pad 28x28 to 32x32, subtract the mean over all pixels of the split, and divide by 255."""
     pad = ZeroPad(2)
     pixels = len(split) * pad.apply(split.images[:1]).numel()
     mean = split.images.sum(dtype=torch.int64).item() / pixels
@@ -277,20 +277,20 @@ def cifar_training(
     offset: Literal["image", "batch"] = "batch",
     flip: Literal["random", "half"] = "half",
 ) -> Augmentation:
-    """Normalise, crop out of a 4-pixel border, mirror; by default as in the authors' code.
+    """Normalise, crop at random from a 4-pixel border, and mirror; the defaults follow the authors' code.
 
-    He et al. and the paper's text: fill="zero", offset="image", flip="random".
+    He et al. and the paper's text use fill="zero", offset="image", flip="random".
     """
     return Augmentation((Normalise(CIFAR_MEAN, CIFAR_STD), PadCrop(4, fill, offset), Flip(flip)))
 
 
 def imagenet_training(size: int = 224) -> Augmentation:
-    """Random sized crop, colour jitter 0.4, lighting 0.1, normalisation and mirroring, as fb.resnet.torch."""
+    """Random sized crop, colour jitter 0.4, lighting 0.1, normalisation and mirroring, as in fb.resnet.torch."""
     scale, normalise = Normalise((0.0,), (255.0,)), Normalise(IMAGENET_MEAN, IMAGENET_STD)
     return Augmentation((scale, ColourJitter(0.4), Lighting(0.1), normalise, Flip("random")), RandomSizedCrop(size))
 
 
 def imagenet_evaluation(size: int = 224, resize: int = 256) -> Augmentation:
-    """Resize the shorter side, cut the centre, normalise."""
+    """Resize the shorter side, crop the centre, and normalise."""
     scale, normalise = Normalise((0.0,), (255.0,)), Normalise(IMAGENET_MEAN, IMAGENET_STD)
     return Augmentation((scale, normalise), CentreCrop(size, resize))

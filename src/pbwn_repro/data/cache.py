@@ -1,11 +1,11 @@
-"""The cache folder: verified files, and splits that are decoded once and load fast.
+"""The cache folder: verified downloads, and splits that are decoded once.
 
     <root>/<set>/lock                              held while anything below is written
-    <root>/<set>/partial/                          work in progress; emptied whenever the lock is taken
+    <root>/<set>/partial/                          work in progress; emptied whenever the lock is acquired
     <root>/<set>/files/                            verified downloads
     <root>/<set>/decoded/<split>-<key>/            images.npy, labels.npy, manifest.json
 
-What stands under `files` and `decoded` is whole: it got there by a rename.
+Entries of `files` and `decoded` are complete: they are moved there by a rename.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pbwn_repro.data.splits import DataSet, MemorySplit, combined_digest, tensor
 from pbwn_repro.errors import DamagedFileError, UnknownSetError, require_word
 
 FORMAT = 1
-LOSSLESS = "-lossless"  # a copy that was recognised by its content
+LOSSLESS = "-lossless"  # suffix of a copy that is recognised by its content
 ENVIRONMENT_VARIABLE = "PBWN_CACHE"
 
 Damaged = Literal["error", "replace"]
@@ -37,9 +37,9 @@ Damaged = Literal["error", "replace"]
 
 @dataclass(frozen=True)
 class Decoded:
-    """A split out of the cache, with what is known of it.
+    """A decoded split with its metadata.
 
-    copy_of: the published set whose images these are, in an order of their own.
+    copy_of: the published set that has the same images in another order, if any.
     """
 
     split: MemorySplit
@@ -50,14 +50,14 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Store:
-    """The part of the cache folder that belongs to one set."""
+    """The part of the cache folder that belongs to one data set."""
 
     root: Path
     name: str
 
     @property
     def folder(self) -> Path:
-        """The set's folder."""
+        """The folder of the set."""
         return self.root / self.name
 
     @property
@@ -66,18 +66,18 @@ class Store:
         return self.folder / "files"
 
     def decoded_folder(self, split: str, source: Sequence[str]) -> Path:
-        """Return the folder of a decoded split; it is named after the digests of the files it was decoded from."""
+        """Return the folder of a decoded split, named after the digests of the files it was decoded from."""
         return self.folder / "decoded" / f"{split}-{combined_digest([str(FORMAT), *source])[:16]}"
 
     @contextmanager
     def writing(self, progress: Quiet) -> Iterator[Path]:
-        """Hold the set's lock, and give an empty folder to work in."""
+        """Hold the lock of the set, and yield an empty working folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         partial, lock = self.folder / "partial", FileLock(self.folder / "lock")
         try:
             held = lock.acquire(blocking=False)
         except Timeout:
-            progress.say(f"Waiting for another process that prepares {self.name}.")
+            progress.say(f"Waiting for another process that is preparing {self.name}.")
             held = lock.acquire()
         with held:
             shutil.rmtree(partial, ignore_errors=True)
@@ -89,17 +89,17 @@ class Store:
 
 
 def cache_root(cache_dir: Path | str | None = None) -> Path:
-    """Return the cache folder: the given one, $PBWN_CACHE, or the operating system's usual place."""
+    """Return the cache folder: the given one, $PBWN_CACHE, or the default of the operating system."""
     return Path(cache_dir or os.environ.get(ENVIRONMENT_VARIABLE) or pooch.os_cache("pbwn")).expanduser()
 
 
 def write_decoded(folder: Path, partial: Path, decoded: Decoded) -> None:
-    """Write a decoded split in one move; an older one in its place goes."""
-    growing = partial / folder.name
-    growing.mkdir()
+    """Write a decoded split and move it into place, replacing an older one."""
+    staging = partial / folder.name
+    staging.mkdir()
     tensors = {"images": decoded.split.images, "labels": decoded.split.labels}
     for name, tensor in tensors.items():
-        numpy.save(growing / f"{name}.npy", tensor.numpy())
+        numpy.save(staging / f"{name}.npy", tensor.numpy())
     manifest = {
         "format": FORMAT,
         "count": len(decoded.split),
@@ -108,14 +108,14 @@ def write_decoded(folder: Path, partial: Path, decoded: Decoded) -> None:
         "origin": decoded.origin,
         "copy_of": decoded.copy_of,
     }
-    (growing / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    (staging / "manifest.json").write_text(json.dumps(manifest, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    growing.rename(folder)
+    staging.rename(folder)
 
 
 def read_decoded(folder: Path, *, remedy: str) -> Decoded | None:
-    """Return a decoded split after comparing its digests; None if there is none."""
+    """Return a decoded split after verifying its digests; None if there is none."""
     if not folder.is_dir():
         return None
     manifest = read_manifest(folder, remedy=remedy)
@@ -125,7 +125,7 @@ def read_decoded(folder: Path, *, remedy: str) -> Decoded | None:
         try:
             tensors[name] = torch.from_numpy(numpy.load(path, allow_pickle=False))
         except (OSError, ValueError, EOFError, TypeError) as error:
-            found = f"none ({error})"
+            found = f"no readable array ({error})"
         else:
             found = tensor_digest(tensors[name])
         if found != expected:
@@ -135,13 +135,13 @@ def read_decoded(folder: Path, *, remedy: str) -> Decoded | None:
 
 
 def read_manifest(folder: Path, *, remedy: str) -> dict[str, Any]:
-    """Return what is written of a decoded split."""
+    """Return the manifest of a decoded split."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
         if manifest["sha256"].keys() == {"images", "labels"} and manifest.keys() >= {"count", "classes", "origin"}:
             return dict(manifest)
-        found = "other keys"
+        found = "different keys"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         found = f"{type(error).__name__}: {error}"
     raise DamagedFileError.about(
@@ -150,28 +150,28 @@ def read_manifest(folder: Path, *, remedy: str) -> dict[str, Any]:
 
 
 class Source(Protocol):
-    """A set that can be decoded from files."""
+    """A data set that can be decoded from files."""
 
     @property
     def name(self) -> str:
-        """The set's name in the cache."""
+        """The name of the set in the cache."""
 
     @property
     def given(self) -> str:
-        """The name that a user types."""
+        """The name by which the user refers to the set."""
 
     @property
     def digests(self) -> Mapping[str, Sequence[str]]:
-        """For each split the digests of the files that it is decoded from."""
+        """The digests of the source files of each split."""
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
-        """The splits, from verified files; `partial` is a folder for files in the making."""
+        """Decode splits from verified files; `partial` is a folder for intermediate files."""
 
 
 def load_cached(
     source: Source, root: Path, *, splits: Sequence[str] | None, damaged: Damaged, progress: Quiet
 ) -> DataSet:
-    """Return the splits of a set; two processes that ask at once fetch and decode once."""
+    """Return the splits of a set; concurrent processes download and decode it only once."""
     require_word("damaged", damaged, ("error", "replace"))
     chosen = tuple(splits or source.digests)
     for split in chosen:
@@ -183,32 +183,33 @@ def load_cached(
     ready = _read_ready(source, store, chosen, damaged, Quiet())
     if len(ready) < len(chosen):
         with store.writing(progress) as partial:
-            # Another process may have been faster while this one waited for the lock.
+            # Another process may have finished while this one waited for the lock.
             ready = _read_ready(source, store, chosen, damaged, progress)
             missing = [split for split in chosen if split not in ready]
-            made = source.decode(missing, store, partial, progress) if missing else {}
-            for split, decoded in made.items():
-                DataSet(source.name, {split: decoded.split}, decoded.classes, decoded.origin)  # labels are checked
+            new = source.decode(missing, store, partial, progress) if missing else {}
+            for split, decoded in new.items():
+                DataSet(source.name, {split: decoded.split}, decoded.classes, decoded.origin)  # validates the labels
                 write_decoded(store.decoded_folder(split, source.digests[split]), partial, decoded)
-            ready |= made
+            ready |= new
     classes = max((decoded.classes for decoded in ready.values()), key=len)
-    images = {split: ready[split].split for split in chosen}
-    name = name_of(source.name, {decoded.copy_of for decoded in ready.values()})
-    return DataSet(name, images, classes, ready[chosen[0]].origin)
+    loaded = {split: ready[split].split for split in chosen}
+    name = configuration_name(source.name, {decoded.copy_of for decoded in ready.values()})
+    return DataSet(name, loaded, classes, ready[chosen[0]].origin)
 
 
-def name_of(own: str, copies: Collection[str | None]) -> str:
-    """The set's name in configurations: as that of which all splits are copies, or its own."""
+def configuration_name(name: str, copies: Collection[str | None]) -> str:
+    """Return the name of a set in configurations: after the one set that all its splits are copies of, or its own."""
     [copied] = copies if len(copies) == 1 else [None]
-    return f"{copied}{LOSSLESS}" if copied else own
+    return f"{copied}{LOSSLESS}" if copied else name
 
 
 def _read_ready(
     source: Source, store: Store, splits: Sequence[str], damaged: Damaged, progress: Quiet
 ) -> dict[str, Decoded]:
-    """Return the splits that stand decoded in the cache; a damaged one is an error, or counts as not there."""
+    """Return the splits that are decoded in the cache; a damaged one is an error, or counts as missing."""
     ready = {}
-    remedy = f"Run `pbwn data get {source.given}` to decode it again." if damaged == "error" else "It is decoded again."
+    again = f"Run `pbwn data get {source.given}` to decode it again."
+    remedy = again if damaged == "error" else "It will be decoded again."
     for split in splits:
         try:
             decoded = read_decoded(store.decoded_folder(split, source.digests[split]), remedy=remedy)

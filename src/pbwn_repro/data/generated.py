@@ -1,4 +1,4 @@
-"""Sets that are always here: scikit-learn's digits, and images made by a formula in the shape of any other set."""
+"""Built-in data sets: scikit-learn's digits, and synthetic images in the shape of any other set."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pbwn_repro.errors import UnknownSetError
 
 DIGITS_TEST_COUNT = 360
 PREFIX = "synthetic:"
-STORED_PREFIX = "synthetic-"  # in a configuration, whose name is part of a folder's
-# Shape, number of classes, images in train and in test.
+STORED_PREFIX = "synthetic-"  # in configurations, where the name becomes part of a folder name
+# Image shape, number of classes, images in train and in test.
 SHAPES = {
     **{name: (known.image_shape, len(known.classes), 1_000, 500) for name, known in KNOWN_SETS.items()},
     "digits": ((1, 8, 8), 10, 1_000, 500),
     "imagenet": ((3, 224, 224), 1_000, 64, 32),
-    # Few and small, for models that are slow.
+    # A few small images, for slow models.
     "tiny10": ((3, 16, 16), 10, 80, 16),
     "tiny100": ((3, 16, 16), 100, 80, 16),
 }
@@ -26,7 +26,7 @@ IMAGES_PER_CLASS = 8
 
 
 def load_digits() -> DataSet:
-    """Return 1,797 digits of 8x8 pixels, their 17 grey levels spread over 0..255, always divided alike."""
+    """Return 1,797 digits of 8x8 pixels, 17 grey levels scaled to 0..255, with a fixed division into train and test."""
     from sklearn import datasets
 
     pixels, labels = datasets.load_digits(return_X_y=True)
@@ -38,10 +38,10 @@ def load_digits() -> DataSet:
 
 
 def make_synthetic(name: str) -> DataSet:
-    """Return images in the shape of a set: a pattern of 4x4 coloured cells for each class, under noise.
+    """Return images in the shape of a set: a pattern of 4x4 coloured cells per class, plus noise.
 
-    Integers throughout, so that the digest is the same on every machine. Where there are too few images for all
-    classes, only the first classes occur.
+    All arithmetic is in integers, so that the digest is the same on every machine. If there are too few images for
+    all classes, only the first classes occur.
     """
     if name not in SHAPES:
         raise UnknownSetError.about(

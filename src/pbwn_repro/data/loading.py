@@ -1,4 +1,4 @@
-"""Sets by name: load one, check one thoroughly, list them all."""
+"""Data sets by name: load one, check one, or list them all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from pathlib import Path
 from torch import Tensor
 
 from pbwn_repro.data import folder, generated, parquet, text
-from pbwn_repro.data.cache import Damaged, Source, Store, cache_root, load_cached, name_of, read_decoded, read_manifest
+from pbwn_repro.data.cache import (
+    Damaged,
+    Source,
+    Store,
+    cache_root,
+    configuration_name,
+    load_cached,
+    read_decoded,
+    read_manifest,
+)
 from pbwn_repro.data.download import Quiet, SourceFile
 from pbwn_repro.data.published import KNOWN_SETS, KnownSet, PublishedSource
 from pbwn_repro.data.splits import DataSet, Split
 from pbwn_repro.data.text import KnownText, TextSet
-from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError, listed
+from pbwn_repro.errors import DamagedFileError, DataError, MissingFileError, UnknownSetError, suggest
 
 NAMES = ("digits", *KNOWN_SETS, "imagenet", *text.LENGTHS)
 FORMS = ("folder:PATH", "hf:NAME_OR_PATH", "synthetic:NAME", "text:FILE")
-PLACES = (folder.PREFIX, parquet.PREFIX, text.PREFIX)  # of sets that are given by where they are
+LOCATION_PREFIXES = (folder.PREFIX, parquet.PREFIX, text.PREFIX)  # of sets that are identified by their location
 
 Check = tuple[str, Callable[[], str]]
 
@@ -33,13 +42,13 @@ def load(
     damaged: Damaged = "error",
     progress: Quiet | None = None,
 ) -> DataSet | TextSet:
-    """Return a data set, fetched, verified and decoded as far as needed.
+    """Return a data set, downloaded, verified and decoded as needed.
 
     name: one of NAMES, or folder:PATH, hf:NAME_OR_PATH, synthetic:NAME, text:FILE.
-    data_dir: a folder with files that are here already; nothing is downloaded then.
-    cache_dir: where downloads and decoded sets are kept; $PBWN_CACHE or the system's usual place if not given.
-    splits: only these; all if not given.
-    damaged: what to do about a decoded split in the cache that fails its digest: an "error", or "replace" it.
+    data_dir: a folder that already holds the files; nothing is downloaded then.
+    cache_dir: where downloads and decoded sets are kept; by default $PBWN_CACHE or the system's cache folder.
+    splits: the splits to load; by default all.
+    damaged: what to do with a cached split that does not match its digest: raise an "error", or "replace" it.
     """
     data_dir, root = existing_folder(data_dir), cache_root(cache_dir)
     if name in text.KNOWN_TEXTS:
@@ -55,7 +64,7 @@ def load(
 
 
 def existing_folder(data_dir: Path | str | None) -> Path | None:
-    """Return the user's folder; a mistyped one is an error, even if everything needed is in the cache."""
+    """Return the user's folder; raise if it does not exist, even if everything needed is cached."""
     if data_dir is None:
         return None
     path = Path(data_dir).expanduser()
@@ -66,7 +75,7 @@ def existing_folder(data_dir: Path | str | None) -> Path | None:
 
 
 def find_source(name: str, data_dir: Path | None) -> Source | None:
-    """Return what the set is decoded from, if it goes through the cache."""
+    """Return the source that a set is decoded from; None if it does not go through the cache."""
     if name in KNOWN_SETS:
         return PublishedSource(KNOWN_SETS[name], data_dir)
     if name.startswith(parquet.PREFIX):
@@ -74,15 +83,15 @@ def find_source(name: str, data_dir: Path | None) -> Source | None:
     return None
 
 
-def usual_preparation(name: str) -> Mapping[str, str]:
-    """How a set's images are prepared where no recipe says it: fields of a configuration's part on data."""
+def default_preparation(name: str) -> Mapping[str, str]:
+    """Return the fields of a configuration's `data` that prepare a set's images where no recipe states them."""
     if name == "imagenet":
         return folder.IMAGENET_PREPARATION
     return KNOWN_SETS[name].preparation if name in KNOWN_SETS else {}
 
 
 def load_uncached(name: str, data_dir: Path | None) -> DataSet | TextSet:
-    """Return a set that is always here, or read from a folder of images, or a text."""
+    """Load a built-in set, an image folder or a text."""
     if text.is_text(name):
         return text.load_text(name)
     if name == "digits":
@@ -95,49 +104,49 @@ def load_uncached(name: str, data_dir: Path | None) -> DataSet | TextSet:
         if name.startswith(prefix):
             return generated.make_synthetic(name.removeprefix(prefix))
     raise UnknownSetError(
-        f"unknown data set {name!r}: {listed(name, (*NAMES, *FORMS))}. `pbwn data list` describes them"
+        f"unknown data set {name!r}: {suggest(name, (*NAMES, *FORMS))}. `pbwn data list` describes them"
     )
 
 
-def verify_files_of_user(name: str, data_dir: Path | str | None, splits: Sequence[str] | None) -> None:
-    """Raise if the files that a user points at are not the published ones, even if the set is in the cache."""
+def verify_user_files(name: str, data_dir: Path | str | None, splits: Sequence[str] | None) -> None:
+    """Raise if the user's own files are not the published ones, even if the set is cached."""
     source = find_source(name, existing_folder(data_dir))
     if isinstance(source, PublishedSource) and source.data_dir:
-        source.files_of_user(source.known.files(splits))
+        source.user_files(source.known.files(splits))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A part of a set, whether it is right, and what is known of it."""
+    """The result of checking one part of a set."""
 
-    thing: str
-    right: bool
+    part: str
+    passed: bool
     detail: str
 
 
 def check(name: str, *, data_dir: Path | str | None = None, cache_dir: Path | str | None = None) -> Iterator[Finding]:
-    """Yield a finding for each file, digest and image of a set that is here; nothing is fetched or changed.
+    """Yield a finding for each file, decoded split or image set that is present; nothing is downloaded or changed.
 
-    A set of which nothing is here is an error.
+    Raise MissingFileError if no part of the set is present.
     """
-    root, own = cache_root(cache_dir), existing_folder(data_dir)
-    checks = list(_checks(name, root, own))
+    root, data_dir = cache_root(cache_dir), existing_folder(data_dir)
+    checks = list(_checks(name, root, data_dir))
     if not checks:
         raise MissingFileError.about(
             name,
-            expected=f"files in {own or root / name}",
+            expected=f"files in {data_dir or root / name}",
             found="none",
             remedy=f"Run `pbwn data get {name}` first.",
         )
-    for thing, run in checks:
+    for part, run in checks:
         try:
-            yield Finding(thing, True, run())
+            yield Finding(part, True, run())
         except DataError as error:
-            yield Finding(thing, False, str(error))
+            yield Finding(part, False, str(error))
 
 
 def _checks(name: str, root: Path, data_dir: Path | None) -> Iterator[Check]:
-    """Yield the checks of a set's files and of its decoded form, or of its images or characters."""
+    """Yield the checks of a set's source files and decoded splits, or of its images or characters."""
     source = find_source(name, data_dir)
     if name in text.KNOWN_TEXTS:
         known, store = text.KNOWN_TEXTS[name], Store(root, name)
@@ -157,9 +166,9 @@ def _checks(name: str, root: Path, data_dir: Path | None) -> Iterator[Check]:
         for split, files in source.files.items():
             yield f"images of {split}", partial(_check_parquet, files)
     for split, digests in source.digests.items():
-        place = store.decoded_folder(split, digests)
-        if place.is_dir():
-            yield f"decoded {split}", partial(_check_decoded, place, source.given)
+        decoded = store.decoded_folder(split, digests)
+        if decoded.is_dir():
+            yield f"decoded {split}", partial(_check_decoded, decoded, source.given)
 
 
 def _check_text(known: KnownText, store: Store, data_dir: Path | None) -> str:
@@ -176,8 +185,8 @@ def _check_parquet(files: tuple[Path, ...]) -> str:
     return f"{len(parquet.read_split(files)):,} images decode"
 
 
-def _check_decoded(place: Path, given: str) -> str:
-    decoded = read_decoded(place, remedy=f"Run `pbwn data get {given}` to decode it again.")
+def _check_decoded(path: Path, given: str) -> str:
+    decoded = read_decoded(path, remedy=f"Run `pbwn data get {given}` to decode it again.")
     assert decoded is not None
     return f"{len(decoded.split):,} images, sha256 {decoded.split.digest[:16]}, from {decoded.origin}"
 
@@ -195,20 +204,20 @@ ABSENT, DAMAGED = "not downloaded", "damaged"
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the list of sets."""
+    """A row of the list of data sets."""
 
     name: str
     contents: str
     state: str
     origin: str
-    bytes_here: int = 0
+    cached_bytes: int = 0
 
 
-ALWAYS_HERE = (
+BUILT_IN = (
     Entry("digits", "1,437 train, 360 test", "built in", "scikit-learn"),
     Entry(text.SENTENCES, "a text", "built in", "generated"),
 )
-USERS_OWN = (
+USER_PROVIDED = (
     Entry("imagenet", "as found", "your own", "--data-dir with train/ and val/"),
     Entry("folder:PATH", "as found", "your own", "train/<class>/*, val/<class>/*"),
     Entry("hf:NAME_OR_PATH", "as found", "your own", "the Hugging Face Hub, or parquet files"),
@@ -218,48 +227,48 @@ USERS_OWN = (
 
 
 def inventory(cache_dir: Path | str | None = None) -> list[Entry]:
-    """Return all sets that can be named, what of them is in the cache, and where it came from."""
+    """Return an entry for every named set: its contents, its state in the cache, and its origin."""
     root = cache_root(cache_dir)
     others = sorted(path.name for path in root.glob("*") if (path / "decoded").is_dir() and path.name not in KNOWN_SETS)
-    entries = [_entry_of(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
-    texts = [_entry_of_text(Store(root, name), known) for name, known in text.KNOWN_TEXTS.items()]
-    return [*ALWAYS_HERE, *entries, *texts, *USERS_OWN]
+    entries = [_set_entry(Store(root, name), KNOWN_SETS.get(name)) for name in (*KNOWN_SETS, *others)]
+    texts = [_text_entry(Store(root, name), known) for name, known in text.KNOWN_TEXTS.items()]
+    return [*BUILT_IN, *entries, *texts, *USER_PROVIDED]
 
 
-def _entry_of_text(store: Store, known: KnownText) -> Entry:
+def _text_entry(store: Store, known: KnownText) -> Entry:
     if path := known.find(store.files):
         return Entry(store.name, "a text", "verified", known.about, path.stat().st_size)
     return Entry(store.name, "a text", ABSENT, f"{known.file.size / 1e6:,.0f} MB to download")
 
 
-def _entry_of(store: Store, known: KnownSet | None) -> Entry:
-    """Return what the cache holds of one set; the digests are not compared here, `check` does that."""
+def _set_entry(store: Store, known: KnownSet | None) -> Entry:
+    """Return the entry of an image set; digests are verified by `check`, not here."""
     size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
     published = {split: part.count for split, part in known.splits.items()} if known else {}
     decoded = sorted(path for path in store.folder.glob("decoded/*") if path.is_dir())
     if not decoded:
         to_fetch = sum(file.size for file in known.files()) / 1e6 if known else 0
-        return Entry(store.name, _counted(published), ABSENT, f"{to_fetch:,.0f} MB to download", size)
+        return Entry(store.name, _format_counts(published), ABSENT, f"{to_fetch:,.0f} MB to download", size)
     try:
         manifests = {path.name.rpartition("-")[0]: read_manifest(path, remedy="") for path in decoded}
     except DamagedFileError:
-        return Entry(store.name, _counted(published), DAMAGED, f"run `pbwn data check {store.name}`", size)
+        return Entry(store.name, _format_counts(published), DAMAGED, f"run `pbwn data check {store.name}`", size)
     counts = published or {split: manifest["count"] for split, manifest in manifests.items()}
     missing = [split for split in counts if split not in manifests]
-    state = "verified" + (f", but no {' and '.join(missing)}" if missing else "")
-    name = name_of(store.name, {manifest.get("copy_of") for manifest in manifests.values()})
+    state = "verified" + (f", {' and '.join(missing)} missing" if missing else "")
+    name = configuration_name(store.name, {manifest.get("copy_of") for manifest in manifests.values()})
     origins = sorted({manifest["origin"] for manifest in manifests.values()})
-    return Entry(name, _counted(counts), state, ", ".join(origins), size)
+    return Entry(name, _format_counts(counts), state, ", ".join(origins), size)
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    """Return numbers of images in words, train first."""
+def _format_counts(counts: Mapping[str, int]) -> str:
+    """Format the number of images of each split, train first."""
     return ", ".join(f"{counts[split]:,} {split}" for split in sorted(counts, key=lambda split: split != "train"))
 
 
 def absolute(source: str) -> str:
-    """The same source for a process that works in another folder: paths from the root."""
-    for prefix in PLACES:
+    """Return a source with its path, if any, made absolute, for a process that runs in another folder."""
+    for prefix in LOCATION_PREFIXES:
         path = Path(source.removeprefix(prefix)).expanduser()
         if source.startswith(prefix) and path.exists():
             return f"{prefix}{path.resolve()}"

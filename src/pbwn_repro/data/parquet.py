@@ -1,4 +1,4 @@
-"""Hugging Face's layout: parquet files with encoded images and labels, in a folder or on the hub."""
+"""Data sets in Hugging Face's layout: parquet files of encoded images and labels, in a folder or on the Hub."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 SPLIT_NAME = re.compile(r"^(train|test|validation|valid|val)(?![a-z])")
 ROWS_AT_ONCE = 1_000
-DECODING = "2"  # raised when decoded splits have to be made anew
+DECODING = "2"  # incremented to invalidate decoded splits
 
 
 @dataclass(frozen=True)
 class ParquetSource:
-    """Parquet files as a source of decoded splits; the name says how the images are encoded: cifar10-jpeg.
+    """Parquet files as a source of decoded splits, named after their image encoding, such as cifar10-jpeg.
 
-    Files without loss that hold the images of a published set have its name: cifar100-lossless.
+    A lossless copy of a published set is named after that set, such as cifar100-lossless.
     """
 
     given: str
@@ -42,7 +42,7 @@ class ParquetSource:
     digests: Mapping[str, Sequence[str]]
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
-        """Decode every image, and compare them with those of the published sets."""
+        """Decode every image, and recognise copies of the published sets."""
         decoded = {}
         for split in splits:
             progress.say(f"Decoding {self.name}, {split}.")
@@ -57,7 +57,7 @@ class ParquetSource:
 
 
 def find_parquet(name_or_path: str) -> ParquetSource:
-    """Return the source behind hf:NAME_OR_PATH."""
+    """Return the source that hf:NAME_OR_PATH refers to."""
     short, folder = _locate_folder(name_or_path)
     files = _split_files(folder)
     name = f"{short}-{_image_format(files['train'][0])}"
@@ -68,40 +68,38 @@ def find_parquet(name_or_path: str) -> ParquetSource:
 
 
 def read_split(files: Sequence[Path]) -> MemorySplit:
-    """Decode all images; all must have the size of the first, and are grey if it is."""
+    """Decode all images; all must have the size of the first, and are greyscale if it is."""
     images, labels, mode = [], [], None
     for file in files:
-        for place, content, label in _rows(file):
-            image = _open_image(place, content)
+        for location, content, label in _rows(file):
+            image = _open_image(location, content)
             mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
             try:
                 images.append(to_pixels(image.convert(mode)))
             except (OSError, ValueError, SyntaxError) as error:
-                raise _undecodable(place, f"bytes that do not decode ({error})") from error
+                raise _undecodable(location, f"bytes that cannot be decoded ({error})") from error
             if images[-1].shape != images[0].shape:
                 raise DataError.about(
-                    place,
+                    location,
                     expected=f"{images[0].shape[2]}x{images[0].shape[1]} pixels like the first image",
                     found=f"{image.width}x{image.height}",
-                    remedy="Images of many sizes do not fit into one tensor: unpack them and use folder:PATH.",
+                    remedy="Images of different sizes do not fit into one tensor: unpack them and use folder:PATH.",
                 )
             if not isinstance(label, int):
-                remedy = "Give every row a class number."
-                raise DamagedFileError.about(
-                    place, expected="a whole number as label", found=repr(label), remedy=remedy
-                )
+                remedy = "Give every row an integer class label."
+                raise DamagedFileError.about(location, expected="an integer label", found=repr(label), remedy=remedy)
             labels.append(label)
     return MemorySplit(torch.stack(images), torch.tensor(labels))
 
 
 def _locate_folder(name_or_path: str) -> tuple[str, Path]:
-    """Return the set's short name and the folder of its parquet files; a hub name is downloaded first."""
+    """Return the set's short name and the folder of its parquet files, downloading a set that is on the Hub."""
     try:
         import huggingface_hub
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as error:
         raise DataError.about(
-            "sets named hf:", expected="the package " + str(error.name), found="none", remedy="pip install 'pbwn[hf]'"
+            "hf: data sets", expected=f"the package {error.name}", found="none", remedy="pip install 'pbwn[hf]'"
         ) from error
     path = Path(name_or_path).expanduser()
     if path.is_dir():
@@ -115,7 +113,7 @@ def _locate_folder(name_or_path: str) -> tuple[str, Path]:
         )
     try:
         folder = huggingface_hub.snapshot_download(name_or_path, repo_type="dataset", allow_patterns="*.parquet")
-    except Exception as error:  # the hub's client raises many kinds, for the name, the network and the permission
+    except Exception as error:  # the Hub's client raises many types, for names, network and permissions
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DownloadError.about(
             PREFIX + name_or_path,
@@ -127,7 +125,7 @@ def _locate_folder(name_or_path: str) -> tuple[str, Path]:
 
 
 def _split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Return the parquet files of each split, by the beginnings of their names; validation serves where no test is."""
+    """Return the parquet files of each split by file name prefix; validation serves as test if there is none."""
     files = sorted(folder.rglob("*.parquet"))
     folders = sorted({str(file.parent.relative_to(folder)) for file in files})
     if len(folders) > 1:
@@ -155,9 +153,9 @@ def _split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, bytes | None, int | None]]:
-    """Yield where each image stands, its encoded bytes and its label."""
+    """Yield the location, the encoded bytes and the label of each image."""
     row = 0
-    with _opened(file) as parquet:
+    with _open_parquet(file) as parquet:
         names = parquet.schema_arrow.names
         image, label = _column(file, names, IMAGE_COLUMNS), _column(file, names, LABEL_COLUMNS)
         for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[image, label]):
@@ -169,22 +167,22 @@ def _rows(file: Path) -> Iterator[tuple[str, bytes | None, int | None]]:
 
 
 def _class_names(file: Path) -> tuple[str, ...] | None:
-    """Return the names that Hugging Face's metadata gives to the labels, if it does."""
-    with _opened(file) as parquet:
+    """Return the class names from Hugging Face's metadata, if any."""
+    with _open_parquet(file) as parquet:
         metadata = (parquet.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
     features = json.loads(metadata).get("info", {}).get("features", {})
     return next((tuple(features[name]["names"]) for name in LABEL_COLUMNS if "names" in features.get(name, {})), None)
 
 
 def _image_format(file: Path) -> str:
-    """Return how the first image is encoded: jpeg, png."""
-    for place, content, _ in _rows(file):
-        return str(_open_image(place, content).format).lower()
+    """Return the encoding of the first image, such as jpeg or png."""
+    for location, content, _ in _rows(file):
+        return str(_open_image(location, content).format).lower()
     raise DamagedFileError.about(file, expected="images", found="no rows", remedy="Download the file again.")
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def _open_parquet(file: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
@@ -192,31 +190,32 @@ def _opened(file: Path) -> Iterator[Any]:
         with ParquetFile(file) as parquet:
             yield parquet
     except (pyarrow.ArrowException, OSError) as error:
-        size = f"{file.stat().st_size:,} bytes that do not read ({error})"
-        remedy = "The file was cut or altered: download it again."
+        size = f"{file.stat().st_size:,} bytes that cannot be read ({error})"
+        remedy = "The file is truncated or altered: download it again."
         raise DamagedFileError.about(file, expected="a parquet file", found=size, remedy=remedy) from error
 
 
-def _column(file: Path, names: Sequence[str], wanted: Sequence[str]) -> str:
-    for name in wanted:
+def _column(file: Path, names: Sequence[str], candidates: Sequence[str]) -> str:
+    for name in candidates:
         if name in names:
             return name
     raise DamagedFileError.about(
         file,
-        expected=f"a column {' or '.join(wanted)}",
+        expected=f"a column {' or '.join(candidates)}",
         found=f"columns {', '.join(names)}",
         remedy="Rename the column, or choose a set of images with labels.",
     )
 
 
-def _open_image(place: str, content: bytes | None) -> Image.Image:
+def _open_image(location: str, content: bytes | None) -> Image.Image:
     if not content:
-        raise _undecodable(place, "no bytes")
+        raise _undecodable(location, "no bytes")
     try:
         return Image.open(io.BytesIO(content))
     except (OSError, ValueError, SyntaxError) as error:
-        raise _undecodable(place, f"{len(content):,} bytes that do not decode ({error})") from error
+        raise _undecodable(location, f"{len(content):,} bytes that cannot be decoded ({error})") from error
 
 
-def _undecodable(place: str, found: str) -> DamagedFileError:
-    return DamagedFileError.about(place, expected="an encoded image", found=found, remedy="Download the file again.")
+def _undecodable(location: str, found: str) -> DamagedFileError:
+    remedy = "Download the file again."
+    return DamagedFileError.about(location, expected="an encoded image", found=found, remedy=remedy)

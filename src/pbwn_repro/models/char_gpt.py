@@ -10,7 +10,7 @@ from pbwn_repro.models.family import Family
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads."""
+    """Causal multi-head self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two linear layers with GELU between them; a normalisation before each, a sum around each."""
+    """A pre-norm residual block: attention, then two linear layers with GELU between them."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class Block(nn.Module):
 
 
 class CharGPT(nn.Module):
-    """Scores of the next character at each place of a sequence.
+    """A GPT that scores the next character at each position of a sequence.
 
-    By default about a million parameters. As in GPT-2, weights start normal with standard deviation 0.02, those that
-    add to the residual stream smaller by the square root of the number of additions.
+    About a million parameters by default. As in GPT-2, weights are initialised normally with standard deviation 0.02,
+    divided by the square root of the number of additions for layers that add to the residual stream.
 
     >>> CharGPT(num_classes=10, context=16, width=32, depth=2)(torch.zeros(3, 16, dtype=torch.long)).shape
     torch.Size([3, 16, 10])
@@ -59,7 +59,7 @@ class CharGPT(nn.Module):
         super().__init__()
         positive("char-gpt", num_classes=num_classes, context=context, width=width, depth=depth, heads=heads)
         if width % heads:
-            raise UsageError(f"char-gpt: width {width} does not split into {heads} heads: choose a multiple of {heads}")
+            raise UsageError(f"char-gpt: width {width} is not divisible by {heads} heads: choose a multiple of {heads}")
         self.context = context
         self.characters = nn.Embedding(num_classes, width)
         self.places = nn.Embedding(context, width)
@@ -74,8 +74,8 @@ class CharGPT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] > self.context:
             raise ValueError(f"char-gpt: built for sequences of {self.context}, got a batch of shape {tuple(x.shape)}")
-        places = torch.arange(x.shape[1], device=x.device)
-        scores: Tensor = self.head(self.norm(self.blocks(self.characters(x) + self.places(places))))
+        positions = torch.arange(x.shape[1], device=x.device)
+        scores: Tensor = self.head(self.norm(self.blocks(self.characters(x) + self.places(positions))))
         return scores
 
 
@@ -86,7 +86,7 @@ FAMILIES = (
         constructor=CharGPT,
         task="language",
         work="linear",
-        layers={"output_layer": "head"},  # embeddings are left alone anyway
+        layers={"output_layer": "head"},  # embeddings are never constrained
         recipe={
             "data": {"name": "sentences", "context": 128},
             "optimizer": {"kind": "adamw", "lr": 0.001, "betas": [0.9, 0.99], "weight_decay": 0.1},

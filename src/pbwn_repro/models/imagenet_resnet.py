@@ -1,4 +1,4 @@
-"""The residual networks for ImageNet, with activation behind or before the convolutions (table 7)."""
+"""The residual networks for ImageNet, with activation after or before the convolutions (table 7)."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -19,7 +19,7 @@ def convolution(in_channels: int, out_channels: int, kernel_size: int, *, stride
 
 
 def branch_convolutions(branch: Branch, in_channels: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """3x3-3x3, or 1x1-3x3-1x1 whose last widens fourfold; the stride sits on the first 3x3."""
+    """Return 3x3-3x3, or 1x1-3x3-1x1 with fourfold width after the last; the first 3x3 has the stride."""
     if branch == "basic":
         return [convolution(in_channels, width, 3, stride=stride), convolution(width, width, 3)]
     return [
@@ -30,9 +30,9 @@ def branch_convolutions(branch: Branch, in_channels: int, width: int, stride: in
 
 
 class PostActivationBlock(nn.Module):
-    """Convolution, BN, ReLU, the last ReLU behind the sum.
+    """Convolution, BN, ReLU, with the last ReLU after the addition.
 
-    The shortcut, type B, is a 1x1 convolution with BN where channels change.
+    The shortcut, type B, is a 1x1 convolution with BN where the number of channels changes.
     """
 
     def __init__(self, branch: Branch, in_channels: int, width: int, *, stride: int) -> None:
@@ -52,10 +52,10 @@ class PostActivationBlock(nn.Module):
 
 
 class PreActivationBlock(nn.Module):
-    """BN, ReLU, convolution. A stage's first block activates its input for branch and shortcut alike.
+    """BN, ReLU, convolution; the first block of a stage activates its input for both branch and shortcut.
 
-    `activated_input` marks the network's first block: the stem before it has BN and ReLU already. The shortcut, type B,
-    is a 1x1 convolution without BN where channels change.
+    `activated_input` marks the network's first block, whose input the stem has already activated by BN and ReLU. The
+    shortcut, type B, is a 1x1 convolution without BN where the number of channels changes.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ DEPTHS: dict[int, tuple[Branch, tuple[int, ...]]] = {
     34: ("basic", (3, 4, 6, 3)),
     50: ("bottleneck", (3, 4, 6, 3)),
 }
-"""Kind of residual branch, and number of blocks of each stage."""
+"""Type of residual branch, and number of blocks in each stage."""
 
 
 class ImageNetResNet(nn.Module):
@@ -109,7 +109,7 @@ class ImageNetResNet(nn.Module):
         self.classifier = nn.Linear(512 * EXPANSION[DEPTHS[depth][0]], num_classes)
 
     def layers(self, depth: int) -> Iterator[nn.Module]:
-        """What stands between stem and pooling."""
+        """Yield the modules between stem and pooling."""
         branch, _ = DEPTHS[depth]
         for _, _, channels, width, stride in block_plan(depth):
             yield PostActivationBlock(branch, channels, width, stride=stride)
@@ -120,12 +120,12 @@ class ImageNetResNet(nn.Module):
 
 
 class ImageNetPreResNet(ImageNetResNet):
-    """The pre-activation variant of He et al. 2016, with BN and ReLU behind the last block (table 7: 34 layers)."""
+    """The pre-activation variant of He et al. 2016, with BN and ReLU after the last block (table 7: 34 layers)."""
 
     family = "imagenet-preresnet"
 
     def layers(self, depth: int) -> Iterator[nn.Module]:
-        """The blocks, then the activation that the last of them leaves out."""
+        """Yield the blocks, then the final activation."""
         branch, _ = DEPTHS[depth]
         for stage, block, channels, width, stride in block_plan(depth):
             yield PreActivationBlock(
@@ -141,7 +141,7 @@ class ImageNetPreResNet(ImageNetResNet):
 
 
 def block_plan(depth: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Stage, block, input channels, width and stride of each block."""
+    """Yield the stage, index in the stage, input channels, width and stride of each block."""
     branch, counts = DEPTHS[depth]
     channels = 64
     for stage, count in enumerate(counts):

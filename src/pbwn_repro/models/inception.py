@@ -13,7 +13,7 @@ from pbwn_repro.models.initialisation import UNIFORM_ZERO_BIAS, torch7_scale
 class BlockWidths(NamedTuple):
     """Channels of a block's four branches: 1x1; 1x1-3x3; 1x1-3x3-3x3; pool-1x1.
 
-    Zero for `single` leaves that branch out, zero for `pool_projection` the convolution behind the pooling.
+    Zero omits a part: the branch for `single`, the convolution after the pooling for `pool_projection`.
     """
 
     single: int
@@ -43,7 +43,7 @@ STAGES = (
         BlockWidths(352, 192, 320, 192, 224, "max", 128),
     ),
 )
-"""Blocks 3a to 3c, 4a to 4e, 5a and 5b; a 2x2 convolution of stride 2 stands between the stages."""
+"""Blocks 3a to 3c, 4a to 4e, 5a and 5b; a 2x2 convolution of stride 2 separates the stages."""
 
 
 def normalised(channels: int) -> list[nn.Module]:
@@ -51,9 +51,9 @@ def normalised(channels: int) -> list[nn.Module]:
 
 
 def convolutions_in_block(channels: int, *layers: tuple[int, int]) -> list[nn.Module]:
-    """Convolutions of a block in a row, each given as (output channels, kernel size).
+    """Return a sequence of convolutions in a block, each given as (output channels, kernel size).
 
-    A ReLU stands between a convolution and its BN, and another one behind the BN, as the authors have it.
+    As in the authors' code, each convolution is followed by ReLU, BN and another ReLU.
     """
     modules: list[nn.Module] = []
     for out_channels, kernel_size in layers:
@@ -64,7 +64,7 @@ def convolutions_in_block(channels: int, *layers: tuple[int, int]) -> list[nn.Mo
 
 
 class InceptionBlock(nn.Module):
-    """Four branches side by side, their channels concatenated."""
+    """Four parallel branches, concatenated along the channels."""
 
     def __init__(self, in_channels: int, widths: BlockWidths) -> None:
         super().__init__()
@@ -86,12 +86,12 @@ class InceptionBlock(nn.Module):
 
 
 class Inception(nn.Module):
-    """Inception with BN for 32x32 images (table 1): all convolutions have biases, there is no auxiliary classifier."""
+    """Inception with BN for 32x32 images (table 1): biases in all convolutions, no auxiliary classifier."""
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> None:
         super().__init__()
         positive("inception", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
-        reason = "the stem takes 4 pixels, then two convolutions halve it"
+        reason = "the stem removes 4 pixels, then two convolutions halve the size"
         at_least("inception", "image_size", image_size, 8, reason=reason)
         layers = [nn.Conv2d(in_channels, 64, 3), *normalised(64), nn.Conv2d(64, 192, 3), *normalised(192)]
         channels = 192

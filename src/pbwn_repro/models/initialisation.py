@@ -1,4 +1,4 @@
-"""How a network's weights start: named choices, and the one function that applies them."""
+"""Weight initialisation: named schemes, and the function that applies them."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,15 +12,15 @@ from pbwn_repro.models.checks import one_of
 
 @dataclass(frozen=True)
 class Scheme:
-    """An initialisation of convolutions, linear layers and batch normalisation, each choice a word.
+    """A named initialisation of convolutions, linear layers and batch normalisation.
 
     Args:
         convolution: 'he-fan-out' is normal with standard deviation sqrt(2 / (kernel area * output channels)) and zero
-            bias (He et al. 2015); 'uniform-fan-in' is uniform within +-1/sqrt(fan_in), bias too: the default of Torch7
-            and of torch, with rows of norm 0.58; 'lecun' is normal with standard deviation 1/sqrt(fan_in) (LeCun et al.
-            1998, which the paper cites for Torch7's), with rows of norm 1.
+            bias (He et al. 2015); 'uniform-fan-in' is uniform within +-1/sqrt(fan_in), as is the bias: the default of
+            Torch7 and torch, with rows of norm 0.58; 'lecun' is normal with standard deviation 1/sqrt(fan_in) (LeCun
+            et al. 1998, which the paper cites for Torch7's), with rows of norm 1.
         linear_bias: 'zero' or 'uniform-fan-in'.
-        bn_scale: 'one', or Torch7's default 'uniform' within (0, 1). The shift of BN starts at zero.
+        bn_scale: 'one', or Torch7's default 'uniform' within (0, 1). BN's shift is initialised to zero.
         linear: 'uniform-fan-in', as in every network of the authors' code, or 'lecun'.
     """
 
@@ -42,29 +42,29 @@ UNIFORM_ZERO_BIAS = Scheme(convolution="uniform-fan-in", linear_bias="zero")
 
 
 def torch7_scale(scheme: Scheme) -> Scheme:
-    """The same with BN's scales as Torch7 starts them."""
+    """Return the scheme with BN's scales initialised as in Torch7."""
     return replace(scheme, bn_scale="uniform")
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator | None = None) -> None:
-    """Start every convolution, linear layer and BN of `model` anew by `scheme`, in the order of `model.modules()`.
+    """Initialise every convolution, linear layer and BN of `model` by `scheme`, in the order of `model.modules()`.
 
-    BN's running statistics and parameters of other modules are left as they are. Random numbers come from
-    `generator`, or from torch's default one.
+    BN's running statistics and the parameters of other modules are unchanged. Random numbers come from `generator`,
+    or from torch's default one.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             if scheme.convolution == "he-fan-out":
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
             else:
-                _start_weight(module.weight, scheme.convolution, generator)
+                _initialise_weight(module.weight, scheme.convolution, generator)
             if module.bias is not None:
-                start = "uniform-fan-in" if scheme.convolution == "uniform-fan-in" else "zero"
-                _start_bias(module.bias, module.weight, start, generator)
+                kind = "uniform-fan-in" if scheme.convolution == "uniform-fan-in" else "zero"
+                _initialise_bias(module.bias, module.weight, kind, generator)
         elif isinstance(module, nn.Linear):
-            _start_weight(module.weight, scheme.linear, generator)
-            _start_bias(module.bias, module.weight, scheme.linear_bias, generator)
+            _initialise_weight(module.weight, scheme.linear, generator)
+            _initialise_bias(module.bias, module.weight, scheme.linear_bias, generator)
         elif isinstance(module, _BatchNorm) and module.affine:
             if scheme.bn_scale == "one":
                 module.weight.fill_(1.0)
@@ -73,15 +73,15 @@ def initialise(model: nn.Module, scheme: Scheme, *, generator: torch.Generator |
             module.bias.zero_()
 
 
-def _start_weight(weight: torch.Tensor, start: str, generator: torch.Generator | None) -> None:
-    if start == "lecun":
+def _initialise_weight(weight: torch.Tensor, kind: str, generator: torch.Generator | None) -> None:
+    if kind == "lecun":
         weight.normal_(0.0, weight[0].numel() ** -0.5, generator=generator)
     else:
         _uniform_fan_in(weight, weight, generator)
 
 
-def _start_bias(bias: torch.Tensor, weight: torch.Tensor, start: str, generator: torch.Generator | None) -> None:
-    if start == "zero":
+def _initialise_bias(bias: torch.Tensor, weight: torch.Tensor, kind: str, generator: torch.Generator | None) -> None:
+    if kind == "zero":
         bias.zero_()
     else:
         _uniform_fan_in(bias, weight, generator)

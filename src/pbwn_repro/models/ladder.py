@@ -1,4 +1,4 @@
-"""The Ladder network (table 8): a classifier that also learns from unlabeled images, by denoising its layers."""
+"""The Ladder network (table 8): a classifier that also learns from unlabeled images by denoising its layers."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ from pbwn_repro.models.initialisation import UNIFORM, torch7_scale
 
 
 class CleanLayer(NamedTuple):
-    """What the denoising cost needs of one layer of the clean pass."""
+    """The results of one layer of the clean pass that the denoising cost needs."""
 
     z: Tensor
     mean: Tensor
@@ -26,7 +26,7 @@ class CleanLayer(NamedTuple):
 class EncoderLayer(nn.Module):
     """One hidden layer of the Ladder's encoder (table 8).
 
-    z = BN(W h + b) without affine, Gaussian noise on z in the noisy passes, then h' = ReLU(scale * (z + shift)).
+    z = BN(W h + b) without affine parameters, plus Gaussian noise in the noisy passes; h' = ReLU(scale * (z + shift)).
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -40,16 +40,16 @@ class EncoderLayer(nn.Module):
         return functional.relu((z + self.shift) * self.scale, inplace=True)
 
     def forward(self, h: Tensor) -> Tensor:
-        """The layer without noise; its BN follows the training mode, as in any network."""
+        """Apply the layer without noise; its BN follows the training mode, as in any network."""
         return self.activate(self.normalisation(self.linear(h)))
 
     def clean(self, h: Tensor) -> CleanLayer:
-        """Batch-normalised z and the batch statistics behind it; the running statistics take note."""
+        """Return batch-normalised z with its batch statistics, and update the running statistics."""
         normalisation = self.normalisation
         assert normalisation.num_batches_tracked is not None
         assert normalisation.momentum is not None
         normalisation.num_batches_tracked.add_(1)
-        # The operator under functional.batch_norm, called for the two results which that throws away: computing
+        # The operator behind functional.batch_norm, called for the two results that the latter discards: computing
         # mean and variance a second time costs more than the normalisation itself.
         z, mean, inverse_std = torch.native_batch_norm(
             self.linear(h),
@@ -64,20 +64,20 @@ class EncoderLayer(nn.Module):
         return CleanLayer(z, mean, inverse_std)
 
     def noisy(self, h: Tensor, passes: list[int], noise: Tensor) -> Tensor:
-        """Noisy z of several passes stacked in `h`, `passes` naming their numbers of rows.
+        """Return noisy z of several passes stacked in `h`, where `passes` are their numbers of rows.
 
-        One matrix product serves all of them; the batch statistics stay each pass's own.
+        All passes share one matrix product; each has its own batch statistics.
         """
         return normalise_each(self.normalisation, self.linear(h), passes).add_(noise)
 
 
 def normalise_each(normalisation: nn.BatchNorm1d, stacked: Tensor, passes: list[int]) -> Tensor:
-    """Batch-normalise each pass of a stack by its own statistics, in order."""
+    """Batch-normalise each pass of a stack with its own statistics, in order."""
     return torch.cat([normalisation(rows) for rows in stacked.split(passes)])
 
 
 class UnitwiseBilinear(nn.Module):
-    """a = w z + v u + m z u + b, each unit with its own four numbers; at the start a = z."""
+    """a = w z + v u + m z u + b with four parameters per unit; initially a = z."""
 
     def __init__(self, num_units: int) -> None:
         super().__init__()
@@ -87,14 +87,14 @@ class UnitwiseBilinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(num_units))
 
     def forward(self, z: Tensor, u: Tensor) -> Tensor:
-        # Gathered as z (w + m u) + (b + v u): half the passes over memory of the formula as it is written.
+        # Factored as z (w + m u) + (b + v u): half the memory passes of the formula as written.
         return z * torch.addcmul(self.w, self.m, u) + torch.addcmul(self.b, self.v, u)
 
 
 class Combinator(nn.Module):
     """The 'vanilla' combinator: z_hat = a1 + c sigmoid(a2), a1 and a2 unit-wise bilinear in (z, u).
 
-    At the start it is z + sigmoid(z).
+    Initially z_hat = z + sigmoid(z).
     """
 
     def __init__(self, num_units: int) -> None:
@@ -108,10 +108,11 @@ class Combinator(nn.Module):
 
 
 class AugmentedMLP(nn.Module):
-    """The AMLP combinator (Pezeshki et al. 2016): each unit's own small network of (z, u, z u).
+    """The AMLP combinator (Pezeshki et al. 2016): a small network of (z, u, z u) for each unit.
 
-    z_hat = o . leaky_relu(A (z, u, z u) + a) + b with four hidden units for each unit of the layer. The first of them
-    starts as z, so that z_hat is near z at the start, as with the vanilla combinator; the others start small.
+    z_hat = o . leaky_relu(A (z, u, z u) + a) + b with four hidden units for each unit of the layer. The first one is
+    initialised to pass z on, so that z_hat is initially close to z, as with the vanilla combinator; the others are
+    initialised with small weights.
     """
 
     def __init__(self, num_units: int, hidden: int = 4, std: float = 0.1) -> None:
@@ -125,9 +126,9 @@ class AugmentedMLP(nn.Module):
 
     def forward(self, z: Tensor, u: Tensor) -> Tensor:
         z, u = z.unsqueeze(1), u.unsqueeze(1)
-        of_z, of_u, of_both = self.inner
-        # Gathered as z (A_z + A_zu u) + (A_u u + a), as in the vanilla combinator.
-        hidden = z * torch.addcmul(of_z, of_both, u) + torch.addcmul(self.shift, of_u, u)
+        a_z, a_u, a_zu = self.inner
+        # Factored as z (A_z + A_zu u) + (A_u u + a), as in the vanilla combinator.
+        hidden = z * torch.addcmul(a_z, a_zu, u) + torch.addcmul(self.shift, a_u, u)
         return (functional.leaky_relu(hidden) * self.outer).sum(1) + self.b
 
 
@@ -137,7 +138,7 @@ COMBINATORS: dict[str, type[nn.Module]] = {"vanilla": Combinator, "amlp": Augmen
 class DecoderLayer(nn.Module):
     """One layer of the Ladder's decoder (table 8): u = BN(W above + b) without affine, then the combinator.
 
-    The decoder runs in training alone, so its BN keeps no running statistics.
+    The decoder runs only in training, so its BN keeps no running statistics.
     """
 
     def __init__(self, in_features: int, out_features: int, combinator: str = "vanilla") -> None:
@@ -147,12 +148,12 @@ class DecoderLayer(nn.Module):
         self.combinator = COMBINATORS[combinator](out_features)
 
     def forward(self, noisy_z: Tensor, above: Tensor) -> Tensor:
-        guess: Tensor = self.combinator(noisy_z, self.normalisation(self.linear(above)))
-        return guess
+        z_hat: Tensor = self.combinator(noisy_z, self.normalisation(self.linear(above)))
+        return z_hat
 
 
 class Costs(NamedTuple):
-    """The two kinds of cost of an iteration; the loss is their sum."""
+    """The costs of an iteration; the loss is the sum of all."""
 
     classification: Tensor
     """Cross entropy of the noisy labeled pass."""
@@ -164,18 +165,18 @@ class Ladder(nn.Module):
     """The Ladder network on permutation invariant MNIST (section 4.3, table 8; Rasmus et al. 2015).
 
     `loss` is one iteration of three passes: clean (unlabeled batch, no gradient), noisy with decoder (the same batch),
-    noisy on the labeled batch. Each pass has its own batch statistics; one BN per encoder layer serves them all and its
-    running statistics see clean, noisy, labeled in turn, those of the output BN the two noisy passes only.
-    Called as a function it is the clean classifier, with running statistics in evaluation mode.
+    noisy on the labeled batch. Each pass has its own batch statistics. All passes share one BN per encoder layer, whose
+    running statistics are updated by the clean, noisy and labeled pass in turn, and those of the output BN by the two
+    noisy passes only. `forward` is the clean classifier, with running statistics in evaluation mode.
 
     Args:
         hidden_sizes: units of the encoder's layers; the decoder mirrors them.
         noise: standard deviation of the Gaussian noise on the pixels and on each z.
         denoising_weights: weight of each layer's cost, the pixels first.
         denoising: how z_hat is normalised with the clean pass's mean m and standard deviation s before it is compared
-            with the clean z: 'authors' multiplies, (z_hat - m) s, as the published code does; 'rasmus' divides,
-            (z_hat - m) / s, as Rasmus et al. write. The pixels are compared as they are.
-        combinator: what the decoder puts z and u together with: 'vanilla', or 'amlp' (Pezeshki et al. 2016).
+            with the clean z: 'authors' multiplies, (z_hat - m) s, as in the published code; 'rasmus' divides,
+            (z_hat - m) / s, as in Rasmus et al. The pixels are compared without normalisation.
+        combinator: how the decoder combines z and u: 'vanilla', or 'amlp' (Pezeshki et al. 2016).
 
     >>> ladder = Ladder(hidden_sizes=(20, 10), denoising_weights=(1000.0, 10.0, 0.1))
     >>> labeled, unlabeled, labels = torch.rand(10, 1, 28, 28), torch.rand(30, 1, 28, 28), torch.arange(10)
@@ -208,20 +209,20 @@ class Ladder(nn.Module):
                 "pass one weight for the pixels and one for each of one or more hidden layers"
             )
         if noise < 0:
-            raise UsageError(f"ladder: noise is a standard deviation and was {noise}: pass a number >= 0")
+            raise UsageError(f"ladder: noise must be a standard deviation >= 0, got {noise}")
         self.noise = noise
         self.denoising_weights = tuple(denoising_weights)
         self.denoising = denoising
         layers = nn.ModuleList(map(EncoderLayer, self.sizes[:-1], self.sizes[1:]))
-        self.encoder = cast(Iterable[EncoderLayer], layers)  # a ModuleList does not say of what
+        self.encoder = cast(Iterable[EncoderLayer], layers)  # ModuleList has no element type
         downwards = (num_classes, *reversed(self.sizes))
         self.decoder = nn.ModuleList(DecoderLayer(above, below, combinator) for above, below in pairwise(downwards))
-        # Last, as in any classifier: what looks for a model's output layer by its place finds this one.
+        # Last, as in any classifier, so that a search for the output layer by position finds it.
         self.classifier = nn.Linear(self.sizes[-1], num_classes)
         self.output_normalisation = nn.BatchNorm1d(num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The class scores of the clean network."""
+        """Return the class scores of the clean network."""
         h = self._pixels(x)
         for layer in self.encoder:
             h = layer(h)
@@ -231,9 +232,9 @@ class Ladder(nn.Module):
     def loss(
         self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The training objective of one iteration: cross entropy plus all denoising costs.
+        """Return the training objective of one iteration: cross entropy plus all denoising costs.
 
-        Noise comes from `generator`, or from torch's default one. `torch.compile(ladder.loss)` draws the same.
+        Noise comes from `generator`, or from torch's default one. `torch.compile(ladder.loss)` draws the same noise.
         """
         labeled, unlabeled, noise = self._prepare(labeled, unlabeled, generator)
         classification, denoising = self.costs_given_noise(labeled, labels, unlabeled, noise)
@@ -242,30 +243,30 @@ class Ladder(nn.Module):
     def costs(
         self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, *, generator: torch.Generator | None = None
     ) -> Costs:
-        """The parts of the loss."""
+        """Return the parts of the loss."""
         labeled, unlabeled, noise = self._prepare(labeled, unlabeled, generator)
         return self.costs_given_noise(labeled, labels, unlabeled, noise)
 
-    # Kept out of compiled graphs: a compiler draws other numbers, more slowly, and the run would depend on it. This is
-    # torch.compiler.disable, but for loading the compiler, which takes two seconds, only when the function is called.
+    # Kept out of compiled graphs: a compiler draws different numbers, more slowly, and the run would depend on it.
+    # Unlike torch.compiler.disable, this imports the compiler, which takes two seconds, only when the method is called.
     @_disable_dynamo
     def _prepare(
         self, labeled: Tensor, unlabeled: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         if not self.training:
-            raise RuntimeError("the ladder's loss needs batch statistics: call train() before it")
+            raise RuntimeError("the ladder's loss needs batch statistics: call train() first")
         labeled, unlabeled = self._pixels(labeled), self._pixels(unlabeled)
         return labeled, unlabeled, self.draw_noise(len(unlabeled) + len(labeled), generator=generator)
 
     def draw_noise(self, rows: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        """All noise of an iteration, one (rows, size) block a layer, the unlabeled rows before the labeled ones."""
+        """Return all noise of an iteration, one (rows, size) block per layer, unlabeled rows before labeled ones."""
         blocks = [rows * size for size in self.sizes]
         noise = torch.empty(sum(blocks), device=self.classifier.weight.device, dtype=self.classifier.weight.dtype)
         noise.normal_(0.0, self.noise, generator=generator)
         return tuple(block.view(rows, -1) for block in noise.split(blocks))
 
     def costs_given_noise(self, labeled: Tensor, labels: Tensor, unlabeled: Tensor, noise: Sequence[Tensor]) -> Costs:
-        """The objective as a function of flat batches and noise. The two noisy passes share their matrix products."""
+        """Return the costs given flattened batches and noise; the two noisy passes share their matrix products."""
         clean = self._clean_pass(unlabeled)
         passes = [len(unlabeled), len(labeled)]
         h = torch.cat([unlabeled, labeled]) + noise[0]
@@ -281,7 +282,7 @@ class Ladder(nn.Module):
 
     @torch.no_grad()
     def _clean_pass(self, h: Tensor) -> list[CleanLayer]:
-        """The targets of denoising, from the bottom up."""
+        """Return the denoising targets, from the bottom layer up."""
         clean: list[CleanLayer] = []
         for layer in self.encoder:
             clean.append(layer.clean(h))
@@ -289,7 +290,7 @@ class Ladder(nn.Module):
         return clean
 
     def _denoising(self, pixels: Tensor, clean: list[CleanLayer], noisy_z: list[Tensor], above: Tensor) -> Tensor:
-        """Run the decoder from the top and compare each z_hat with its clean z."""
+        """Run the decoder from the top, and return the weighted cost of each z_hat against its clean z."""
         costs: list[Tensor] = []
         for layer, z, target in zip(self.decoder, reversed(noisy_z), (*reversed(clean), None), strict=True):
             above = layer(z, above)
@@ -316,7 +317,7 @@ FAMILIES = (
         constructor=Ladder,
         paper=UNIFORM,
         authors=torch7_scale(UNIFORM),
-        layers={**CLASSIFIER_FREE, "skip": ["decoder.*.combinator.*"]},  # numbers of single units, no neurons
+        layers={**CLASSIFIER_FREE, "skip": ["decoder.*.combinator.*"]},  # per-unit parameters, not neurons
         task="ladder",
         work="linear",
         recipe={

@@ -17,9 +17,9 @@ class MLP(nn.Module):
     """Linear layers with bias and ReLU on 32x32 MNIST (figure 2).
 
     `sizes="paper"`, the default, is the caption's 1024-750-250-250-10, 1024 being the pixels; `sizes="authors"` is the
-    published code's 1024-1000-750-250-250-250-10. The caption wins because it is what a reader of the figure can check;
-    in every network, what is not asked for follows the paper's text. `sizes="small"` is two hidden layers of 100.
-    `normalisation`, none in figure 2, stands between each hidden linear layer and its ReLU: 'batch', 'layer' or
+    published code's 1024-1000-750-250-250-250-10. The caption takes precedence because readers of the figure can
+    check it; the defaults of every network follow the paper's text. `sizes="small"` is two hidden layers of 100.
+    `normalisation`, 'none' in figure 2, is applied between each hidden linear layer and its ReLU: 'batch', 'layer' or
     'divisive'.
     """
 
@@ -65,8 +65,8 @@ FAMILIES = (
             "batch_size": 256,
             "log_every": 10,
         },
-        layers={"output_layer": None},  # all of them, the output layer too
-        free_at_start=("pbwn-riem", "pbwn-riem-nxn"),  # their first gradient is that of unnormalised weights
+        layers={"output_layer": None},  # all layers, including the output layer
+        free_at_start=("pbwn-riem", "pbwn-riem-nxn"),  # their first gradient is taken at unnormalised weights
         work="linear",
     ),
 )

@@ -1,4 +1,4 @@
-"""What normalises activations: batch normalisation, or what stands in its place."""
+"""Normalisation of activations: batch normalisation and its alternatives."""
 
 from typing import Literal
 
@@ -10,17 +10,17 @@ from pbwn_repro.models.checks import one_of
 
 Normalisation = Literal["none", "batch", "layer", "divisive"]
 NORMALISATIONS = ("none", "batch", "layer", "divisive")
-WINDOW = {2: 61, 4: 5}  # neighbours, by the number of dimensions: hidden units, or pixels along each side
+WINDOW = {2: 61, 4: 5}  # by number of dimensions: hidden units, or pixels per side
 SMOOTHING = 1.0
 
 
 class DivisiveNorm(nn.Module):
-    """Divisive normalisation of an example by its neighbourhood (Ren et al. 2017).
+    """Divisive normalisation of each unit by its neighbourhood in the same example (Ren et al. 2017).
 
-    gamma (z - m) / sqrt(sigma^2 + v) + beta, m being the mean of z over the neighbourhood of a unit, v the mean over it
-    of (z - m)^2. Of images, the neighbourhood is a window of 5 x 5 pixels in all channels; of hidden units, the 61
-    around a unit in their order. At borders it has fewer. Sigma is 1; with sigma = 0 and all units as the neighbourhood
-    it is layer normalisation. The authors' L1 term on z - m is a part of the loss, and is left out.
+    gamma (z - m) / sqrt(sigma^2 + v) + beta, where m is the mean of z and v that of (z - m)^2 over the neighbourhood of
+    a unit: for images, a window of 5 x 5 pixels in all channels; for hidden units, the 61 units around it in index
+    order; truncated at borders. Sigma is 1 by default; sigma = 0 with all units as the neighbourhood is layer
+    normalisation. The authors' L1 term on z - m belongs to the loss and is omitted.
 
     >>> DivisiveNorm(8)(torch.randn(2, 8)).shape
     torch.Size([2, 8])
@@ -39,7 +39,7 @@ class DivisiveNorm(nn.Module):
         return normalised * self.weight.view(shape) + self.bias.view(shape)
 
     def _mean(self, values: Tensor) -> Tensor:
-        """The mean over each unit's neighbourhood."""
+        """Return the mean over each unit's neighbourhood."""
         window = self.window or WINDOW[values.ndim]
         if values.ndim == 2:
             rows = values.unsqueeze(1)
@@ -49,14 +49,14 @@ class DivisiveNorm(nn.Module):
 
 
 def normalise_units(kind: Normalisation, width: int) -> list[nn.Module]:
-    """What normalises a layer of hidden units: one module, or none."""
+    """Return the normalisation of a layer of hidden units: one module, or none."""
     one_of("mlp", "normalisation", kind, NORMALISATIONS)
-    made = {"none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "divisive": DivisiveNorm}[kind]
-    return [] if made is None else [made(width)]
+    layer = {"none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "divisive": DivisiveNorm}[kind]
+    return [] if layer is None else [layer(width)]
 
 
 def normalise_channels(kind: Normalisation, channels: int) -> nn.Module:
-    """What normalises the channels of images; layer normalisation is over all of them, pixels too."""
+    """Return the normalisation of image channels; layer normalisation covers all channels and pixels."""
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     if kind == "layer":

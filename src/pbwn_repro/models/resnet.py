@@ -14,7 +14,7 @@ from pbwn_repro.models.normalisation import NORMALISATIONS, Normalisation, norma
 
 
 class PaddedShortcut(nn.Module):
-    """Option A of He et al.: every second pixel, and zeros for the channels that are new. No parameters."""
+    """Option A of He et al.: every second pixel, and zeros for the new channels; no parameters."""
 
     def __init__(self, new_channels: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class PaddedShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with BN, or what stands in its place, and a shortcut around them; ReLU behind the sum."""
+    """Two 3x3 convolutions with BN or its replacement, and a shortcut around them; ReLU after the addition."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """The CIFAR ResNet of depth 6n+2 with 16, 32 and 64 channels and option-A shortcuts (tables 3 and 4).
 
-    `convolution_bias` is for the authors' PBWN variants, whose convolutions kept their biases.
-    `normalisation` names what stands where the paper has batch normalisation: 'layer', 'divisive' or 'none'.
+    `convolution_bias` adds biases to the convolutions, as in the authors' PBWN variants.
+    `normalisation` replaces the paper's batch normalisation: 'layer', 'divisive' or 'none'.
     """
 
     def __init__(
@@ -89,7 +89,10 @@ class ResNet(nn.Module):
 
 
 def authors_start(method: str) -> Mapping[str, Any]:
-    """In the authors' code, the convolutions of PBWN's variants kept Torch7's uniform start, and their biases."""
+    """Return the arguments of `build` that differ for a method in the authors' code.
+
+    The convolutions of the PBWN variants kept Torch7's uniform initialisation, and their biases.
+    """
     if not method.startswith("pbwn"):
         return {}
     return {"init": replace(HE, convolution="uniform-fan-in"), "convolution_bias": True}

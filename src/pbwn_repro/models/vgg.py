@@ -11,16 +11,16 @@ from pbwn_repro.models.family import Family
 from pbwn_repro.models.initialisation import HE, torch7_scale
 
 STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
-"""Channels and number of convolutions of each stage; max pooling stands between the stages."""
+"""Channels and number of convolutions of each stage; max pooling separates the stages."""
 
 
 class VGG(nn.Module):
-    """VGG-E: 16 convolutions of 3x3 without bias, BN behind each, global average pooling, a linear layer (table 2)."""
+    """VGG-E (table 2): 16 bias-free 3x3 convolutions, each with BN and ReLU, global average pooling, a linear layer."""
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> None:
         super().__init__()
         positive("vgg-e", num_classes=num_classes, in_channels=in_channels, image_size=image_size)
-        at_least("vgg-e", "image_size", image_size, 16, reason="four poolings halve it")
+        at_least("vgg-e", "image_size", image_size, 16, reason="four poolings halve the size")
         layers: list[nn.Module] = []
         channels = in_channels
         for stage, (out_channels, num_convolutions) in enumerate(STAGES):
@@ -42,7 +42,10 @@ class VGG(nn.Module):
 
 
 def authors_start(method: str) -> Mapping[str, Any]:
-    """In the authors' code, the convolutions of some methods kept Torch7's uniform start."""
+    """Return the arguments of `build` that differ for a method in the authors' code.
+
+    The convolutions of some methods kept Torch7's uniform initialisation.
+    """
     uniform = {"init": replace(torch7_scale(HE), convolution="uniform-fan-in")}
     return uniform if method in ("wn", "pbwn", "pbwn-riem", "pbwn-riem-nxn") else {}
 

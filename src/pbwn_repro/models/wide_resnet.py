@@ -10,9 +10,9 @@ from pbwn_repro.models.initialisation import HE, torch7_scale
 
 
 class WideBlock(nn.Module):
-    """BN, ReLU, 3x3 convolution, twice, with dropout before the second; a 1x1 shortcut where the channels change.
+    """BN, ReLU and 3x3 convolution, twice, with dropout before the second convolution.
 
-    Where the shortcut is a convolution it reads the activated input, elsewhere the input itself.
+    The shortcut is the input itself, or a 1x1 convolution of the activated input where the number of channels changes.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int, dropout: float) -> None:
@@ -49,7 +49,7 @@ class WideResNet(nn.Module):
         name = f"wrn-{depth}-{width}"
         positive(name, width=width, num_classes=num_classes, in_channels=in_channels, image_size=image_size)
         if not 0 <= dropout < 1:
-            raise UsageError(f"{name}: dropout is the share of zeroed activations and was {dropout}: pass 0 <= p < 1")
+            raise UsageError(f"{name}: dropout must be a probability in [0, 1), got {dropout}")
         num_blocks = blocks_per_stage("wrn", depth, offset=4)
         self.conv = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
         blocks: list[nn.Module] = []
@@ -76,7 +76,7 @@ FAMILIES = (
         constructor=WideResNet,
         paper=HE,
         authors=torch7_scale(HE),
-        # The authors' file for SVHN touches the first convolution alone, where the paper speaks of the network.
+        # The authors' script for SVHN constrains only the first convolution; the paper describes the whole network.
         authors_layers={"output_layer": "classifier", "skip": ["blocks"]},
         recipe={
             "data": {"name": "svhn", "train": ["train", "extra"]},

@@ -71,7 +71,7 @@ def test_normalisation_is_per_channel_on_pixels():
 
 
 def test_a_recipe_for_colours_refuses_grey_images():
-    with pytest.raises(ValueError, match=r"images of 1 channels cannot take 3 means"):
+    with pytest.raises(ValueError, match=r"cannot normalise 1 channels with 3 means"):
         augmentations.cifar_evaluation().apply(floats(channels=1), generator(1, "a"), count=6)
 
 

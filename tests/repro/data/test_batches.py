@@ -133,8 +133,8 @@ def test_batches_land_on_the_asked_device():
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"batch_size": 21}, "a split of 20 images has no batch of 21: lower batch_size$"),
-        ({"batch_size": 6, "world_size": 4}, "batch_size 6 is shared by 4 ranks"),
+        ({"batch_size": 21}, "batch_size 21 exceeds the 20 images of the split: lower batch_size$"),
+        ({"batch_size": 6, "world_size": 4}, "batch_size 6 cannot be divided equally among 4 ranks"),
         ({"batch_size": 4, "world_size": 2, "rank": 2}, "rank must be in 0..1"),
         ({"batch_size": 4, "order": "shuffle"}, "order must be 'shuffled' or 'fixed', not 'shuffle'"),
         ({"batch_size": 4, "last": True}, "last must be 'drop' or 'keep', not True"),
@@ -185,9 +185,9 @@ def test_the_unlabeled_stream_runs_through_the_whole_set_beside_the_labeled_imag
 @pytest.mark.parametrize(
     ("count", "message"),
     [
-        (25, "25 labels cannot be shared equally by 10 classes"),
+        (25, "25 labels cannot be divided equally among 10 classes"),
         (0, "0 labels cannot"),
-        (2000, r"class \d has 1\d\d images, 200 are needed"),
+        (2000, r"class \d has 1\d\d images, but 200 are needed"),
     ],
 )
 def test_labels_that_cannot_be_shared_equally_are_refused(count, message):

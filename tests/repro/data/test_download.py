@@ -18,7 +18,7 @@ from pbwn_repro.data import DownloadError
 from pbwn_repro.data.cache import Store, load_cached
 from pbwn_repro.data.download import InstalledPackage, NpmPackage, Quiet, Terminal, unpacked_in
 from pbwn_repro.data.published import PublishedSource
-from pbwn_repro.data.readers import cifar10_of_png
+from pbwn_repro.data.readers import cifar10_from_png
 
 NOWHERE = "http://127.0.0.1:9/"
 
@@ -201,7 +201,7 @@ def test_a_package_with_other_content_is_refused(packed, cache, make, monkeypatc
 @pytest.fixture
 def packed_cifar(tmp_path, published, make):
     """CIFAR-10 in small: the set as published, and its files as images in an npm package."""
-    known = make.cifar_set(published, packages=(NpmPackage("tiny-data", "1.0.0", 100, cifar10_of_png),))
+    known = make.cifar_set(published, packages=(NpmPackage("tiny-data", "1.0.0", 100, cifar10_from_png),))
     folder = tmp_path / "bin"
     folder.mkdir()
     return known, make.cifar_package(published / "cifar.tar.gz"), folder / "tiny-data-1.0.0.tgz"
@@ -309,6 +309,6 @@ def test_a_process_that_has_to_wait_says_so(published, cache, make, server):
         with Store(cache, known.name).writing(Quiet()):
             waiting = pool.submit(load, known, cache, heard)
             assert heard.something.wait(timeout=60)
-            assert heard.sentences == ["Waiting for another process that prepares tiny-mnist."]
+            assert heard.sentences == ["Waiting for another process that is preparing tiny-mnist."]
             assert not server.requests
         assert len(waiting.result(timeout=60).train) == 20

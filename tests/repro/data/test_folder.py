@@ -120,8 +120,8 @@ def remove_all(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_class, r"val: expected the 3 class folders of \S*train, found 2 class folders, no dog"),
-        (add_class, "found 4 class folders, also emu"),
+        (remove_class, r"val: expected the 3 class folders of \S*train, found 2 class folders \(missing: dog\)"),
+        (add_class, r"found 4 class folders \(unexpected: emu\)"),
         (empty_class, r"owl: expected images \(.jpeg.*found none"),
         (remove_val, "val: expected a folder with one folder of images for each class, found no such folder"),
         (remove_all, "train: expected a folder"),

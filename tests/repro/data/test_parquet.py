@@ -76,7 +76,7 @@ def test_other_images_or_labels_without_loss_are_another_set(tmp_path, cache, ma
     make.write_parquet(folder / "test-00000-of-00001.parquet", [make.encoded(image) for image in images], labels)
     assert load(f"hf:{folder}", cache_dir=cache).name == "cifar10-png"
     assert original("cifar10-png") == "cifar10-png"
-    with pytest.raises(ValueError, match=r"that is cifar10-png, and no copy of cifar10"):
+    with pytest.raises(ValueError, match=r"that is cifar10-png, not a copy of cifar10"):
         Sources({"cifar10": f"hf:{folder}"}, cache_dir=cache).load("cifar10", ["train", "test"])
 
 
@@ -180,13 +180,13 @@ def two_configurations(folder, make):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damage_the_middle, "test-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not"),
-        (cut, "train-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that do not read"),
+        (damage_the_middle, "test-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that cannot be"),
+        (cut, "train-00000-of-00001.parquet: expected a parquet file, found [0-9,]+ bytes that cannot be read"),
         (other_columns, "train-00000-of-00001.parquet: expected a column img or image, found columns photo, label"),
         (no_labels, "expected a column label or labels or fine_label, found columns img, name"),
         (broken_image, r"parquet, row 7 \(7.png\): expected an encoded image, found"),
         (missing_image, r"row 1 \(1.png\): expected an encoded image, found no bytes"),
-        (missing_label, r"row 1 \(1.png\): expected a whole number as label, found None"),
+        (missing_label, r"row 1 \(1.png\): expected an integer label, found None"),
         (two_sizes, r"row 1 \(1.png\): expected 8x8 pixels like the first image, found 9x9"),
         (no_test, "expected parquet files train-.*.parquet and test-.*, found train-00000-of-00001.parquet"),
         (two_configurations, "expected the parquet files of one configuration, found files in ., other"),

