@@ -50,7 +50,7 @@ class Counts(nn.Module):
 def test_the_metric_of_a_run_follows_from_its_data():
     assert metric_of(language_config()) is BITS_PER_CHARACTER
     assert metric_of(digits_config(model="mlp", method="pbwn")) is TEST_ERROR
-    assert (BITS_PER_CHARACTER.shown(1.5), TEST_ERROR.shown(1.5)) == ("1.500 bits/char", "1.50 %")
+    assert (BITS_PER_CHARACTER.format(1.5), TEST_ERROR.format(1.5)) == ("1.500 bits/char", "1.50 %")
 
 
 def test_every_character_of_the_test_text_but_the_first_is_predicted_once():
@@ -124,7 +124,7 @@ def test_a_text_is_known_by_its_content_and_not_by_its_place(tmp_path):
     one, two, other = (load(f"text:{tmp_path / path}") for path in ("my tale.txt", "a/my tale.txt", "other.txt"))
     assert (one.name, one.digest) == (two.name, two.digest) == ("text-my-tale", other.digest)
     assert "".join(one.classes[place] for place in torch.cat(tuple(one.splits.values()))) == "ünïcode\r\n" * 40
-    with pytest.raises(DataError, match="Give the file: --data text:FILE"):
+    with pytest.raises(DataError, match="Pass the file: --data text:FILE"):
         load(one.name)
 
 
