@@ -5,7 +5,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
-from pbwn_repro.engine.reporting import Everyone
+from pbwn_repro.engine.reporting import MultiReporter
 from pbwn_repro.runs.jobs import TrainingJob
 from storm import Killer, digits_config
 
@@ -20,11 +20,11 @@ def digits_job(path, title="digits", kind=TrainingJob, **fields):
 class KilledOnce(TrainingJob):
     """The first process that makes it is killed at its eighth step."""
 
-    def make(self, device, reporter):
+    def run(self, device, reporter):
         flag = self.path.parent / f"{self.path.name}.killed"
         moment = None if flag.exists() else ("step", 8)
         flag.touch()
-        super().make(device, Everyone(reporter, Killer(moment, signal.SIGKILL, False)))
+        super().run(device, MultiReporter(reporter, Killer(moment, signal.SIGKILL, False)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,8 @@ class StopsTheSweep(TrainingJob):
     sweeper: int = os.getpid()
     waits: bool = True  # until the sweep has handed that on
 
-    def make(self, device, reporter):
-        super().make(device, Everyone(reporter, PressesCtrlC(self.sweeper, self.waits)))
+    def run(self, device, reporter):
+        super().run(device, MultiReporter(reporter, PressesCtrlC(self.sweeper, self.waits)))
 
 
 class PressesCtrlC(Killer):

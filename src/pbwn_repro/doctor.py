@@ -1,4 +1,4 @@
-"""What stands in the way of training here: a list of findings, each with what to do."""
+"""Check the machine and the installation for problems; each finding comes with a remedy."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ Level = Literal["ok", "info", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the examination.
+    """The result of one check.
 
     Args:
-        level: "info" is about what is optional and not here, "warn" is worth knowing, "fail" has to be fixed.
+        level: "info" for something optional that is missing, "warn" for a possible problem, "fail" for one that has to
+            be fixed.
         topic: what was checked.
         detail: what was found.
-        remedy: what to do about it; empty where there is nothing to do.
+        remedy: what to do about it; empty if there is nothing to do.
     """
 
     level: Level
@@ -45,42 +46,42 @@ class Finding:
     remedy: str = ""
 
 
-SECONDS = 60
+IMPORT_TIMEOUT = 60  # seconds
 
 
 @dataclass(frozen=True)
 class Import:
-    """A package that another process is importing."""
+    """The import of a package in another process."""
 
     package: str
     _process: subprocess.Popen[str]
 
     @classmethod
     def begin(cls, package: str) -> Import | None:
-        """Start importing a package, as this process would; None if it is not installed."""
+        """Start importing a package with this process's search path; None if it is not installed."""
         if importlib.util.find_spec(package) is None:
             return None
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        words = [sys.executable, "-W", "ignore", "-c", f"import {package}"]
+        command = [sys.executable, "-W", "ignore", "-c", f"import {package}"]
         null, pipe = subprocess.DEVNULL, subprocess.PIPE
-        return cls(package, subprocess.Popen(words, env=environment, text=True, stdout=null, stderr=pipe))
+        return cls(package, subprocess.Popen(command, env=environment, text=True, stdout=null, stderr=pipe))
 
     def problem(self) -> str | None:
-        """Wait for it: what went wrong in one line, or None."""
+        """Wait for the import to end; return what went wrong in one line, or None."""
         try:
-            _, said = self._process.communicate(timeout=SECONDS)
+            _, errors = self._process.communicate(timeout=IMPORT_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-            return f"the import took longer than {SECONDS} seconds"
+            return f"the import took longer than {IMPORT_TIMEOUT} seconds"
         code = self._process.returncode
         if code == 0:
             return None
-        lines = [line for line in said.splitlines() if line.strip()]
+        lines = [line for line in errors.splitlines() if line.strip()]
         return lines[-1].strip() if lines else f"the import ended with exit code {code}"
 
 
-NEEDED = ("", "repro")  # the library's own requirements, and the suite's
+REQUIRED = ("", "repro")  # the requirements of the library and of the suite
 OPTIONAL = {
     "fast": "a compiled projection on the CPU",
     "hf": "data sets from Hugging Face",
@@ -93,25 +94,25 @@ OPTIONAL = {
 
 
 def installed(distribution: str = "pbwn") -> Iterator[Finding]:
-    """Python, this package, what it needs, and what its extras need."""
+    """Check Python, this package, its requirements, and those of its extras."""
     yield Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     try:
         declared = [Requirement(line) for line in requires(distribution) or []]
     except PackageNotFoundError:
-        yield Finding("warn", distribution, "runs from a folder, not installed", "pip install -e '.[repro]'")
+        yield Finding("warn", distribution, "imported from a folder, not installed", "pip install -e '.[repro]'")
         return
     yield Finding("ok", distribution, version(distribution))
-    for extra in NEEDED:
-        yield from (_needed(requirement) for requirement in declared if _belongs(requirement, extra))
+    for extra in REQUIRED:
+        yield from (_required(requirement) for requirement in declared if _belongs(requirement, extra))
     for extra, purpose in OPTIONAL.items():
-        belonging = [requirement for requirement in declared if _belongs(requirement, extra)]
-        if belonging:
-            yield _optional(extra, purpose, belonging)
+        requirements = [requirement for requirement in declared if _belongs(requirement, extra)]
+        if requirements:
+            yield _optional(extra, purpose, requirements)
 
 
 def torchvision(importing: Import) -> Finding:
-    """Whether torchvision can be imported beside this torch: it fails if it was built for another one."""
-    found = f"{version_of('torchvision') or 'of unknown version'} beside torch {version_of('torch')}"
+    """Check that torchvision can be imported, which fails if it was built for another version of torch."""
+    found = f"{version_of('torchvision') or 'of unknown version'} with torch {version_of('torch')}"
     problem = importing.problem()
     if problem is None:
         return Finding("ok", "torchvision", found)
@@ -119,36 +120,36 @@ def torchvision(importing: Import) -> Finding:
         "fail",
         "torchvision",
         f"{found} cannot be imported: {problem}",
-        "nothing here needs it, but Lightning and Transformers import it where it is there: install the build that "
-        "belongs to this torch, or `pip uninstall torchvision`",
+        "pbwn does not need it, but Lightning and Transformers import it if it is installed: install the build for "
+        "this version of torch, or `pip uninstall torchvision`",
     )
 
 
-def _needed(requirement: Requirement) -> Finding:
+def _required(requirement: Requirement) -> Finding:
     found = version_of(requirement.name)
     if found is None:
         return Finding("fail", requirement.name, "not installed", "pip install 'pbwn[repro]'")
     if not requirement.specifier.contains(found, prereleases=True):
         remedy = f"pip install '{requirement.name}{requirement.specifier}'"
-        return Finding("fail", requirement.name, f"{found}, but {requirement.specifier} is needed", remedy)
+        return Finding("fail", requirement.name, f"{found}, but {requirement.specifier} is required", remedy)
     return Finding("ok", requirement.name, found)
 
 
-def _optional(extra: str, purpose: str, belonging: list[Requirement]) -> Finding:
-    found = {requirement.name: version_of(requirement.name) for requirement in belonging}
+def _optional(extra: str, purpose: str, requirements: list[Requirement]) -> Finding:
+    versions = {requirement.name: version_of(requirement.name) for requirement in requirements}
     topic, remedy = f"extra {extra}", f"pip install 'pbwn[{extra}]'"
-    missing = [name for name, here in found.items() if here is None]
-    if missing:
-        return Finding("info", topic, f"not installed ({purpose}): {', '.join(missing)}", remedy)
-    for requirement in belonging:
-        if not requirement.specifier.contains(str(found[requirement.name]), prereleases=True):
-            detail = f"{requirement.name} {found[requirement.name]}, but {requirement.specifier} is needed"
+    absent = [name for name, installed in versions.items() if installed is None]
+    if absent:
+        return Finding("info", topic, f"not installed ({purpose}): {', '.join(absent)}", remedy)
+    for requirement in requirements:
+        if not requirement.specifier.contains(str(versions[requirement.name]), prereleases=True):
+            detail = f"{requirement.name} {versions[requirement.name]}, but {requirement.specifier} is required"
             return Finding("warn", topic, detail, remedy)
-    return Finding("ok", topic, ", ".join(f"{name} {here}" for name, here in found.items()))
+    return Finding("ok", topic, ", ".join(f"{name} {installed}" for name, installed in versions.items()))
 
 
 def _belongs(requirement: Requirement, extra: str) -> bool:
-    """Whether a requirement comes with an extra, here."""
+    """Whether a requirement applies on this machine with an extra but not without it; "" stands for no extra."""
     if requirement.name == "pbwn":
         return False
     if requirement.marker is None:
@@ -157,57 +158,55 @@ def _belongs(requirement: Requirement, extra: str) -> bool:
     return without if extra == "" else requirement.marker.evaluate({"extra": extra}) and not without
 
 
-LITTLE_MEMORY = 2e9
+LOW_MEMORY = 2e9  # bytes
 
 
 def threads() -> Iterator[Finding]:
-    """How many threads torch uses, what they do while they wait, and whether the cores are free."""
+    """Check the number of torch's threads, their wait policy, and the load of the machine."""
     cores, count = available_cores(), torch.get_num_threads()
-    detail = f"{count} of torch on {cores:g} cores ({processor()})"
+    detail = f"torch uses {count} on {cores:g} cores ({processor()})"
     if count > cores:
-        yield Finding(
-            "warn", "threads", f"{detail}: they take the cores from each other", f"--threads {int(cores) or 1}"
-        )
+        yield Finding("warn", "threads", f"{detail}: they compete for the cores", f"--threads {int(cores) or 1}")
     else:
         yield Finding("ok", "threads", detail)
     yield _wait_policy(os.environ.get("OMP_WAIT_POLICY", "").lower())
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    detail = f"load average {load:.1f} on {cores:g} cores"
     if load > 0.75 * cores:
-        remedy = "timings are unreliable now, and runs take longer"
-        yield Finding("warn", "load", f"load average {load:.1f} on {cores:g} cores", remedy)
+        yield Finding("warn", "load", detail, "timings are unreliable, and runs take longer")
     else:
-        yield Finding("ok", "load", f"load average {load:.1f} on {cores:g} cores")
+        yield Finding("ok", "load", detail)
 
 
 def compiled_projection() -> Iterator[Finding]:
-    """Whether the projection is compiled, and on whose threads it runs."""
-    lack = missing("numba")
+    """Check whether the projection is compiled."""
+    reason = missing("numba")
     if version_of("numba") is None:
         yield Finding("ok", "projection", "not compiled; on the CPU, the extra fast makes it faster")
-    elif lack is not None:
-        yield Finding("warn", "projection", f"not compiled: {lack}", "it works without, slower on the CPU")
+    elif reason is not None:
+        yield Finding("warn", "projection", f"not compiled: {reason}", "it works without numba, but slower on the CPU")
     else:
-        yield Finding("ok", "projection", "compiled, on threads of its own, not numba's")
+        yield Finding("ok", "projection", "compiled, on its own threads, not numba's")
 
 
 def memory() -> Finding:
-    """What is free."""
+    """Check the free memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        held = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
-        free, total = held["MemAvailable"], held["MemTotal"]
+        sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+        free, total = sizes["MemAvailable"], sizes["MemTotal"]
     except (OSError, KeyError, ValueError, IndexError):
         return Finding("ok", "memory", "unknown on this system")
     detail = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"
-    if free < LITTLE_MEMORY:
-        return Finding("warn", "memory", detail, "end other programs, or choose a smaller --batch-size or fewer --jobs")
+    if free < LOW_MEMORY:
+        return Finding("warn", "memory", detail, "close other programs, or use a smaller --batch-size or fewer --jobs")
     return Finding("ok", "memory", detail)
 
 
 def accelerator() -> Finding:
-    """The GPUs that torch sees."""
+    """List the GPUs that torch finds."""
     if not torch.cuda.is_available():
-        return Finding("ok", "GPU", "none that torch sees: runs use the CPU")
+        return Finding("ok", "GPU", "torch finds none: runs use the CPU")
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return Finding("ok", "GPU", ", ".join(names))
 
@@ -217,24 +216,24 @@ def _wait_policy(policy: str) -> Finding:
         return Finding("ok", "OMP_WAIT_POLICY", "passive: threads sleep while they wait")
     remedy = "export OMP_WAIT_POLICY=passive"
     if policy:
-        return Finding("warn", "OMP_WAIT_POLICY", f"{policy}: waiting threads take the cores from other runs", remedy)
-    return Finding("ok", "OMP_WAIT_POLICY", "not set (fine for a single run)", f"for several at a time, {remedy}")
+        return Finding("warn", "OMP_WAIT_POLICY", f"{policy}: waiting threads keep the cores from other runs", remedy)
+    return Finding("ok", "OMP_WAIT_POLICY", "not set (fine for a single run)", f"for several runs at a time, {remedy}")
 
 
-LITTLE_ROOM, NO_ROOM = 5e9, 2e8
+LOW_DISK, FULL_DISK = 5e9, 2e8  # bytes
 
 
 def output(out: Path) -> Iterator[Finding]:
-    """Whether runs can be written, and how many."""
+    """Check that the output folder can be written and that its disk has space."""
     yield _writable("output folder", out, "choose another one with --out")
-    yield _room("disk for runs", out, "choose another disk with --out, or remove old checkpoints")
+    yield _disk_space("disk for runs", out, "choose another disk with --out, or remove old checkpoints")
 
 
 def data_sets(cache_dir: Path | None) -> Iterator[Finding]:
-    """Whether sets can be fetched, and which are here already."""
+    """Check that the data cache can be written and has space, and list the state of each known set."""
     root = cache_root(cache_dir)
     yield _writable("data cache", root, "choose another one with --cache-dir or PBWN_CACHE")
-    yield _room("disk for data", root, "choose another disk with --cache-dir or PBWN_CACHE")
+    yield _disk_space("disk for data", root, "choose another disk with --cache-dir or PBWN_CACHE")
     for entry in inventory(cache_dir):
         if entry.name in KNOWN_SETS:
             damaged, absent = entry.state == DAMAGED, entry.state == ABSENT
@@ -244,7 +243,7 @@ def data_sets(cache_dir: Path | None) -> Iterator[Finding]:
 
 
 def _writable(topic: str, folder: Path, remedy: str) -> Finding:
-    """Write a file into a folder that is there; of one that is not, see whether it could be made."""
+    """Check that a folder can be written to, or created if it does not exist; nothing is left behind."""
     nearest = _nearest(folder)
     if folder.exists() and not folder.is_dir():
         return Finding("fail", topic, f"{folder} is a file", remedy)
@@ -259,24 +258,24 @@ def _writable(topic: str, folder: Path, remedy: str) -> Finding:
         return Finding("fail", topic, f"{folder} cannot be written: {error.strerror or error}", remedy)
 
 
-def _room(topic: str, folder: Path, remedy: str) -> Finding:
+def _disk_space(topic: str, folder: Path, remedy: str) -> Finding:
     free = shutil.disk_usage(_nearest(folder)).free
-    level: Level = "fail" if free < NO_ROOM else "warn" if free < LITTLE_ROOM else "ok"
+    level: Level = "fail" if free < FULL_DISK else "warn" if free < LOW_DISK else "ok"
     return Finding(level, topic, f"{free / 1e9:,.1f} GB free", "" if level == "ok" else remedy)
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest ancestor that exists."""
     folder = folder.absolute()
-    return next(place for place in (folder, *folder.parents) if place.exists())
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def examine(out: Path, cache_dir: Path | None = None) -> Iterator[Finding]:
-    """Look at packages, machine and storage; `out` is the folder that runs are to be kept in.
+    """Check packages, machine and storage; `out` is the folder for runs.
 
-    What may crash is imported by another process, which works while the rest is looked at.
+    Torchvision, whose import may crash, is imported by another process while the other checks run.
     """
-    imported = Import.begin("torchvision")
+    importing = Import.begin("torchvision")
     yield from installed()
     yield from threads()
     yield from compiled_projection()
@@ -284,5 +283,5 @@ def examine(out: Path, cache_dir: Path | None = None) -> Iterator[Finding]:
     yield accelerator()
     yield from output(out)
     yield from data_sets(cache_dir)
-    if imported is not None:
-        yield torchvision(imported)
+    if importing is not None:
+        yield torchvision(importing)

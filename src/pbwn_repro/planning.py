@@ -1,6 +1,6 @@
-"""From artefacts and a scale, or a user's own grid, to the jobs of a sweep, to what it would do, and to what is done.
+"""Plan the jobs of a sweep from artefacts and a scale or from a user's grid, preview them, and report their status.
 
-Each run is made once, however many artefacts show it.
+A run that several artefacts need is trained once.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from pbwn_repro.data import DataSet, balanced_indices
 from pbwn_repro.data.loading import absolute
 from pbwn_repro.engine.processes import Processes
 from pbwn_repro.engine.training import Training
-from pbwn_repro.errors import UsageError, listed
+from pbwn_repro.errors import UsageError, suggest
 from pbwn_repro.runs.estimates import TERAFLOPS, Estimate, Speeds
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Job, TrainingJob
 from pbwn_repro.runs.resolution import Sources, complete, resolve, splits_of
 from pbwn_repro.tasks import AnySet, training_split
 
-Best = Mapping[str, Sequence[Labels]]  # by artefact, the settings of which further seeds are made
+Best = Mapping[str, Sequence[Labels]]  # the settings to run with further seeds, by artefact
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: artefacts at a scale.
+    """A request for the runs of artefacts at a scale.
 
-    seeds: of each setting; the scale's own number if None.
-    only: by the name of an axis, the values that a run may have; of what is measured in one go, nothing is left then.
-    best: the settings that are known to be best, which may have more seeds than others.
+    seeds: the number of seeds of each setting; the scale's own number if None.
+    only: the values that a run may have, by the name of the axis; excludes all measured artefacts if not empty.
+    best: the settings known to be best so far, which may have more seeds than the others.
     """
 
     artefacts: Sequence[Artefact]
@@ -46,56 +46,56 @@ class Request:
     best: Best = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what would be no run."""
+        """Validate the number of seeds."""
         if self.seeds is not None and self.seeds < 1:
-            raise UsageError(f"--seeds {self.seeds}: at least 1 is needed")
+            raise UsageError(f"--seeds {self.seeds}: must be at least 1")
 
     def plans(self, artefact: Artefact) -> list[Plan]:
-        """The training runs that one of the artefacts needs; none where it is measured in one go."""
+        """Return the training runs that one of the artefacts needs; none for a measured artefact."""
         if not isinstance(artefact, TrainedArtefact):
             return []
         further = artefact.further_plans(self.best.get(artefact.name, ()), self.scale, self.only)
         return artefact.plans(self.scale, seeds=self.seeds, only=self.only) + further
 
     def sets(self) -> list[str]:
-        """The names of the data sets that the runs need, each once."""
+        """Return the names of the data sets that the runs need, without duplicates."""
         plans = (plan for artefact in self.artefacts for plan in self.plans(artefact))
         return list(dict.fromkeys(complete(plan.overrides)[1] for plan in plans))
 
-    def passed_over(self) -> list[str]:
-        """A sentence for each artefact of which nothing is left by what was asked for."""
+    def skipped(self) -> list[str]:
+        """Return a message for each artefact that has no run matching `only`."""
         empty = [each.name for each in self.artefacts if self.only and not self.plans(each)]
-        return [f"{name} is passed over: no run of it has {self.words}" for name in empty]
+        return [f"{name} is skipped: none of its runs has {self.conditions}" for name in empty]
 
     @property
-    def words(self) -> str:
-        """What the runs are to have, as a user writes it."""
+    def conditions(self) -> str:
+        """The conditions of `only`, as text."""
         return ", ".join(f"{name}={' or '.join(sorted(values))}" for name, values in self.only.items())
 
 
 def parse_only(texts: Iterable[str], request: Request) -> dict[str, set[str]]:
-    """Read `name=value,name=value`: several values of a name are alternatives, several names hold together.
+    """Parse `name=value,name=value`: several values of a name are alternatives, several names have to hold together.
 
     Unknown names and values are errors that list the known ones.
     """
-    known = _known(request)
+    known = _known_values(request)
     chosen: dict[str, set[str]] = {}
-    for word in (word.strip() for text in texts for word in text.split(",") if word.strip()):
-        name, separator, value = word.partition("=")
+    for condition in (part.strip() for text in texts for part in text.split(",") if part.strip()):
+        name, separator, value = condition.partition("=")
         if not separator:
-            raise UsageError(f"--only {word!r}: write NAME=VALUE, such as method=pbwn")
+            raise UsageError(f"--only {condition!r}: write NAME=VALUE, such as method=pbwn")
         if name not in known:
             names = ", ".join(artefact.name for artefact in request.artefacts)
-            raise UsageError(f"--only {word}: the runs of {names} have no {name!r}: {listed(name, known)}")
-        found = next((each for each in known[name] if _same(each, value)), None)
+            raise UsageError(f"--only {condition}: the runs of {names} have no {name!r}: {suggest(name, known)}")
+        found = next((each for each in known[name] if _is_same(each, value)), None)
         if found is None:
-            raise UsageError(f"--only {word}: there is no such {name}: {listed(value, known[name])}")
+            raise UsageError(f"--only {condition}: unknown {name}: {suggest(value, known[name])}")
         chosen.setdefault(name, set()).add(found)
     return chosen
 
 
-def _known(request: Request) -> dict[str, dict[str, None]]:
-    """The names and their values, over all artefacts, each once and in order."""
+def _known_values(request: Request) -> dict[str, dict[str, None]]:
+    """Return the known values of each name over all artefacts; the dictionaries of values serve as ordered sets."""
     known: dict[str, dict[str, None]] = {}
     for artefact in request.artefacts:
         if isinstance(artefact, TrainedArtefact):
@@ -106,7 +106,8 @@ def _known(request: Request) -> dict[str, dict[str, None]]:
     return known
 
 
-def _same(value: str, given: str) -> bool:
+def _is_same(value: str, given: str) -> bool:
+    """Whether two texts are equal, also as numbers."""
     try:
         return value == given or float(value) == float(given)
     except ValueError:
@@ -114,24 +115,24 @@ def _same(value: str, given: str) -> bool:
 
 
 def plan_jobs(request: Request, out: Path, sources: Sources, speeds: Speeds | None = None) -> list[Job]:
-    """The jobs that fulfil a request; a run that several artefacts show is made once."""
+    """Return the jobs of a request; a run that several artefacts need becomes one job."""
     jobs: dict[Path, Job] = {}
     speeds = speeds or Speeds(out, sources.cache_dir)
     for artefact in request.artefacts:
         for plan in request.plans(artefact):
-            run = training_job(plan, out, sources, speeds, title_of(artefact, plan))
-            jobs.setdefault(run.path, run)
+            job = training_job(plan, out, sources, speeds, title_of(artefact, plan))
+            jobs.setdefault(job.path, job)
         if isinstance(artefact, MeasuredArtefact) and not request.only:
             measured = measuring_job(artefact, request.scale, out, speeds)
             jobs[measured.path] = measured
     if not jobs:
         names = ", ".join(artefact.name for artefact in request.artefacts)
-        raise UsageError(f"no run of {names} has {request.words}: ask for fewer")
+        raise UsageError(f"no run of {names} has {request.conditions}: use fewer conditions")
     return list(jobs.values())
 
 
 def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: Speeds) -> MeasuringJob:
-    """The job of a measured artefact; nothing runs beside what is timed."""
+    """Return the job of a measured artefact; a timing runs alone."""
     name, options = artefact.measurement, artefact.options(scale)
     return MeasuringJob(
         title=f"{artefact.name} {name}",
@@ -144,7 +145,7 @@ def measuring_job(artefact: MeasuredArtefact, scale: Scale, out: Path, speeds: S
 
 
 def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title: str) -> TrainingJob:
-    """The job of one training run; its data are looked at, so that its folder is known."""
+    """Return the job of one training run. Loads the data, whose digest determines the folder."""
     fields, name = complete(plan.overrides)
     data = fields["data"]
     dataset = sources.load(name, splits_of(data))
@@ -165,19 +166,19 @@ def training_job(plan: Plan, out: Path, sources: Sources, speeds: Speeds, title:
 
 
 def title_of(artefact: Artefact, plan: Plan) -> str:
-    """A run in words, short enough for a row: of numbers the name is said too, of variants only what is unusual."""
+    """Return a short title for a run: names are given for numbers only, and default values of variants are left out."""
     axes = artefact.axes(plan.scale) if isinstance(artefact, TrainedArtefact) else ()
-    usual = {axis.name: axis.values[0] for axis in axes if axis.role == "variant" or len(axis.values) == 1}
+    defaults = {axis.name: axis.values[0] for axis in axes if axis.role == "variant" or len(axis.values) == 1}
     words = [
         value if isinstance(value, str) else f"{name} {value}"
         for name, value in plan.labels.items()
-        if usual.get(name) != value
+        if defaults.get(name) != value
     ]
     return " ".join((artefact.name, *words))
 
 
 def _check_labels(config: RunConfig, dataset: AnySet) -> None:
-    """Notice before anything runs that a run needs more labeled images of a class than there are."""
+    """Raise before anything runs if a run needs more labeled images of a class than the set has."""
     if config.data.labels is not None and isinstance(dataset, DataSet):
         labels = training_split(config.data, dataset).labels
         try:
@@ -188,10 +189,10 @@ def _check_labels(config: RunConfig, dataset: AnySet) -> None:
 
 @dataclass(frozen=True)
 class Item:
-    """One run to come, or there already.
+    """One run of a preview.
 
-    state: what is on the disk; "no data" where a download would come first.
-    seconds: on one core, or on one GPU, from its start to its end.
+    state: the state on disk, or "no data" if the data would have to be downloaded first.
+    seconds: the time of the whole run on one core or one GPU.
     """
 
     title: str
@@ -202,7 +203,7 @@ class Item:
 
 
 def preview(request: Request, out: Path, sources: Sources, speeds: Speeds) -> list[Item]:
-    """What `plan_jobs` would plan; nothing is downloaded, so that some runs have no folder yet."""
+    """Return what `plan_jobs` would plan, without downloading; runs without data have no folder yet."""
     items: dict[object, Item] = {}
     for artefact in request.artefacts:
         for plan in request.plans(artefact):
@@ -225,7 +226,7 @@ def _training_item(plan: Plan, out: Path, sources: Sources, speeds: Speeds, titl
 
 @dataclass(frozen=True)
 class Grid:
-    """What the runs have in common, as `resolve` takes it, and what they differ in; nothing listed: as the recipe."""
+    """The overrides that all runs share, as `resolve` takes them, and the values to combine; () keeps the recipe's."""
 
     overrides: Mapping[str, Any]
     methods: tuple[str, ...]
@@ -234,7 +235,7 @@ class Grid:
     seeds: int = 1
 
     def settings(self) -> list[dict[str, Any]]:
-        """What tells each run from the others, seeds outermost: an interrupted sweep has complete first seeds."""
+        """Return the settings of each run, seeds outermost: an interrupted sweep has its first seeds complete."""
         axes = {
             "seed": tuple(range(1, self.seeds + 1)),
             "method": self.methods,
@@ -248,10 +249,10 @@ class Grid:
 def grid_jobs(
     grid: Grid, out: Path, speeds: Speeds, *, data_dir: Path | None = None, cache_dir: Path | None = None
 ) -> tuple[list[TrainingJob], Estimate]:
-    """The jobs of a grid, and what each of them takes: they are equally long.
+    """Return the jobs of a grid, and the cost of each of them, which is the same for all.
 
-    The data are loaded once. What cannot be imported, configured or built, or a model whose answers are no scores, is
-    told before anything runs: one run of each method is prepared.
+    The data are loaded once. One run of each method is prepared, so that errors in imports, configurations, models or
+    their outputs are raised before anything runs.
     """
     for name in grid.methods:
         methods.method(name)
@@ -288,11 +289,12 @@ def grid_jobs(
 
 @dataclass(frozen=True)
 class Status:
-    """An artefact at a scale; `done` are the runs that ended, also those that diverged.
+    """The status of an artefact at a scale.
 
-    `seconds` on one core, or on one GPU, for all runs, and `longest` for one of them; `gpu_seconds` for all runs on a
-    current GPU, whatever there is here, and 0 where the processor is what is measured. `same_as` is a smaller scale at
-    which the same is measured.
+    done: the number of runs that have ended, including those that diverged.
+    seconds: the time of all runs on one core or one GPU; `longest` is that of the longest run.
+    gpu_seconds: the time of all runs on a current GPU, whatever this machine has; 0 if the CPU is what is measured.
+    same_as: a smaller scale at which the same is measured.
     """
 
     runs: int
@@ -304,7 +306,7 @@ class Status:
 
 
 def overview(out: Callable[[str], Path], speeds: Speeds) -> dict[str, dict[Scale, Status]]:
-    """The status of each artefact at each scale, from the runs in the folder that `out` gives for its name."""
+    """Return the status of each artefact at each scale; `out` gives the folder of runs for an artefact's name."""
     finished: dict[Path, set[tuple[str, int]]] = {}
     return {
         name: {scale: status(artefact, scale, out(name), speeds, finished) for scale in SCALES}
@@ -315,7 +317,7 @@ def overview(out: Callable[[str], Path], speeds: Speeds) -> dict[str, dict[Scale
 def status(
     artefact: Artefact, scale: Scale, out: Path, speeds: Speeds, finished: dict[Path, set[tuple[str, int]]]
 ) -> Status:
-    """How an artefact stands at a scale; `finished` keeps what was found in folders that were looked into."""
+    """Return the status of an artefact at a scale; `finished` caches the finished runs of each folder."""
     if isinstance(artefact, MeasuredArtefact):
         job = measuring_job(artefact, scale, out, speeds)
         seconds = speeds.measuring_seconds(job.flops)
@@ -336,17 +338,18 @@ def status(
         if finished[folder]:
             name = plan.identity
             done += sum((name, seed) in finished[folder] for seed in range(1, seeds + 1))
-        # Which setting of a cell will have further seeds is known when all have one: as many as any of them has.
+        # Further seeds are run for one setting of each cell, unknown before the search is complete: it is taken to be
+        # the one with the most of them so far.
         cell = str([value for key, value in plan.labels.items() if key not in searched])
-        there = sum((plan.identity, seed) in finished[folder] for seed in range(seeds + 1, last + 1))
-        further[cell] = max(further.get(cell, (0, 0.0)), (there, times[-1]))
+        further_done = sum((plan.identity, seed) in finished[folder] for seed in range(seeds + 1, last + 1))
+        further[cell] = max(further.get(cell, (0, 0.0)), (further_done, times[-1]))
     seconds = sum(times) * seeds + sum(time * (last - seeds) for _, time in further.values())
-    done += sum(there for there, _ in further.values())
+    done += sum(further_done for further_done, _ in further.values())
     return Status(runs + len(further) * (last - seeds), done, seconds, max(times), on_gpu)
 
 
 def _finished(folder: Path) -> set[tuple[str, int]]:
-    """The runs in a folder that have ended, diverged or not: what they are, on whatever data, and their seeds."""
+    """Return the identity and seed of each run in a folder that has ended, diverged or not."""
     found = set()
     for path in folder.glob("*/config.json"):
         run = RunFolder(path.parent)
@@ -354,6 +357,6 @@ def _finished(folder: Path) -> set[tuple[str, int]]:
             try:
                 config = read_config(run.read_fields())
             except (OSError, ValueError):
-                continue  # a damaged folder counts for nothing
+                continue  # damaged
             found.add((identity(config), config.seed))
     return found

@@ -45,7 +45,7 @@ def test_a_healthy_machine_has_nothing_to_mend(tmp_path):
         assert f" {topic}" in done.output
     assert "info  data cifar10: not downloaded" in done.output
     assert "pbwn data get cifar10" in done.output
-    assert "nothing has to be fixed" in done.output
+    assert "nothing needs to be fixed" in done.output
     assert not (tmp_path / "runs").exists()
 
 
@@ -73,7 +73,7 @@ def test_a_broken_torchvision_is_found_without_breaking_the_doctor(how, tmp_path
 def test_a_torchvision_that_works_is_fine(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(package(tmp_path, "torchvision", ""))
     finding = examination.torchvision(examination.Import.begin("torchvision"))
-    assert (finding.level, finding.detail[:17]) == ("ok", "0.1 beside torch ")
+    assert (finding.level, finding.detail[:15]) == ("ok", "0.1 with torch ")
 
 
 def test_a_package_that_is_not_there_is_not_imported():
@@ -95,7 +95,7 @@ def test_a_missing_or_old_package_that_is_needed_fails(tmp_path, monkeypatch):
     found = findings(tmp_path, monkeypatch, "no-such-package>=1", "ancient>=2; extra == 'repro'", "torch>=2.6")
     assert found["no-such-package"].level == found["ancient"].level == "fail"
     assert found["no-such-package"].detail == "not installed"
-    assert found["ancient"].detail == "0.1, but >=2 is needed"
+    assert found["ancient"].detail == "0.1, but >=2 is required"
     assert found["ancient"].remedy == "pip install 'ancient>=2'"
     assert found["torch"].level == "ok"
 

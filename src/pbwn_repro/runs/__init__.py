@@ -1,1 +1,1 @@
-"""The run folder's contract, and what fills it."""
+"""Run folders: their layout, the jobs that fill them, and sweeps over many jobs."""

@@ -1,4 +1,4 @@
-"""What a run was made with: versions, threads, machine, code."""
+"""The environment of a run: versions, threads, machine and code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("torch", "numpy", "safetensors", "pydantic", "scikit-learn", "numba
 
 
 def environment(device: torch.device, dataset: AnySet | None = None, config: RunConfig | None = None) -> dict[str, Any]:
-    """What a run was made with: everything that its bytes may depend on besides the settings."""
+    """Return everything that the bytes of a run may depend on besides its configuration."""
     data = {"name": dataset.name, "sha256": dataset.digest, "origin": dataset.origin} if dataset else None
     own = own_code(config) if config else {}
     return {
@@ -38,15 +38,15 @@ def environment(device: torch.device, dataset: AnySet | None = None, config: Run
 
 
 def own_code(config: RunConfig) -> dict[str, str | None]:
-    """The sha256 of each file of the user's that holds the model or the method."""
+    """Return the sha256 of the file of the model and of the method, where these are the user's own."""
     return {name: source_digest(name) for name in (config.model, config.method) if is_own(name)}
 
 
-def differences(before: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:
-    """What has changed since a run was started, a phrase each."""
+def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+    """Describe each entry that differs between two environments, in one phrase per entry."""
     found = []
     for key in sorted(before.keys() | now.keys()):
-        old, new, name = before.get(key), now.get(key), f"{place}{key}"
+        old, new, name = before.get(key), now.get(key), f"{prefix}{key}"
         if isinstance(old, dict) and isinstance(new, dict):
             found += differences(old, new, f"{name}.")
         elif old != new:
@@ -56,7 +56,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], place: str = "") ->
 
 @cache
 def code_digest() -> str:
-    """The sha256 of the source files of both packages."""
+    """Return the sha256 of the source files of both packages."""
     digest = hashlib.sha256()
     for package in (pbwn, pbwn_repro):
         root = Path(package.__file__ or "").parent
@@ -66,7 +66,7 @@ def code_digest() -> str:
 
 
 def processor() -> str:
-    """The name of the processor, where the system tells."""
+    """Return the name of the processor, or its architecture where the system does not provide a name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -75,7 +75,7 @@ def processor() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package; None where it is not installed."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

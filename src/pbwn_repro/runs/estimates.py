@@ -1,7 +1,7 @@
-"""How much work a run is, in steps, FLOPs and bytes, and how long that takes here.
+"""Estimates of the work of a run, in steps, FLOPs and bytes, and of its time on this machine.
 
-The work is known without doing any of it, and without its data. Its time follows from the speed that other runs have
-shown, or that a short test of this machine shows.
+The work is counted without running anything and without the data. The time follows from the speed of finished runs or,
+without any, from a short benchmark of this machine.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from pbwn_repro.runs.environment import processor
 from pbwn_repro.runs.folder import RunFolder, to_json, write_atomically
 from pbwn_repro.tasks import AnySet, describe
 
-USUAL_TEXT = 1_000_000  # characters of a text that is not known
-USUAL_ALPHABET = 96
-TERAFLOPS = 10.0  # a second, of a current GPU in large convolutions
-LAYER_SECONDS = 0.00025  # of a training step, that a GPU's host takes to start the kernels of a layer
+DEFAULT_TEXT = 1_000_000  # characters, for texts of unknown length
+DEFAULT_ALPHABET = 96
+TERAFLOPS = 10.0  # TFLOP/s of a current GPU in large convolutions
+LAYER_SECONDS = 0.00025  # per training step and layer, in which a GPU's host launches the kernels
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a run amounts to.
+    """The work of a run.
 
-    flops: of all training steps and of all tests; `step_flops` of one training step.
-    layers: that have weights, each of which takes time of a GPU's host, however small it is.
-    bytes: on the disk, when it is done.
+    flops: of all training steps and all evaluations; `step_flops` of one training step.
+    layers: the number of layers with weights; each takes time of a GPU's host, however small it is.
+    bytes: on disk, once the run is finished.
     """
 
     steps: int
@@ -57,12 +57,12 @@ class Effort:
     bytes: int
 
     def gpu_seconds(self, flops_per_second: float) -> float:
-        """How long it takes on a GPU of this speed; a small network waits for the host that starts its kernels."""
+        """Return the time on a GPU of this speed; small networks are limited by the host that launches the kernels."""
         return max(self.flops / flops_per_second, self.steps * self.layers * LAYER_SECONDS)
 
 
 class NetworkCost(NamedTuple):
-    """FLOPs of a training step, and of evaluating one example; the numbers of layers and of parameters."""
+    """FLOPs of a training step and of evaluating one example, and the numbers of layers and parameters."""
 
     step_flops: float
     example_flops: float
@@ -71,7 +71,7 @@ class NetworkCost(NamedTuple):
 
 
 def effort(config: RunConfig, cost: NetworkCost | None = None, dataset: AnySet | None = None) -> Effort:
-    """What a configuration amounts to; `cost` is that of its network, where that is known already."""
+    """Return the work of a configuration; `cost` is that of its network, if already known."""
     cost = cost or network_cost(config, dataset)
     if dataset or config.data.context is not None:
         counts = describe(config, dataset or _blank(config), Processes()).counts
@@ -87,27 +87,27 @@ def effort(config: RunConfig, cost: NetworkCost | None = None, dataset: AnySet |
 
 
 def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCost:
-    """Count on the meta device, where nothing is computed; a step is a forward pass three times, as in section 3.3.
+    """Count FLOPs on the meta device, where nothing is computed; a step is three forward passes, as in section 3.3.
 
-    Without its data, they are taken to be of the usual shape for their name.
+    Without a data set, its shape follows from its name.
     """
-    met = describe(config, dataset or _blank(config), Processes())
+    described = describe(config, dataset or _blank(config), Processes())
     network = models.find(config.model)
     arguments = {
-        **network.accepted(met.model_arguments),
+        **network.accepted(described.model_arguments),
         **network.start(config.method, config.init),
         **config.model_options,
     }
     try:
         with torch.device("meta"):
             model = network.build(**arguments).eval()
-        example = met.example.to("meta")
+        example = described.example.to("meta")
         one = _forward_flops(model, example)
     except Exception:
         if not is_own(config.model):
             raise
-        with torch.random.fork_rng():  # a model of the user's may have to look at values
-            model, example = network.build(**arguments).eval(), met.example
+        with torch.random.fork_rng():  # a model of the user's may depend on values, which meta tensors lack
+            model, example = network.build(**arguments).eval(), described.example
         one = _forward_flops(model, example)
     step = 3 * config.batch_size * one
     if config.data.labels is not None:
@@ -122,7 +122,7 @@ def network_cost(config: RunConfig, dataset: AnySet | None = None) -> NetworkCos
 
 
 def _forward_flops(function: Callable[..., Tensor], *inputs: Tensor) -> float:
-    from torch.utils.flop_counter import FlopCounterMode  # imports triton where that is installed
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import: it imports triton, if installed
 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         function(*inputs)
@@ -136,19 +136,19 @@ class _Shape(NamedTuple):
 
 
 def _blank(config: RunConfig) -> AnySet:
-    """One black image in the shape of a set, or an empty text of its length, which need not be here."""
+    """Return a stand-in for a set that need not be available: a black image of its shape, or a text of its length."""
     if config.data.context is not None:
-        length = LENGTHS.get(config.data.name, USUAL_TEXT)
+        length = LENGTHS.get(config.data.name, DEFAULT_TEXT)
         parts = {config.data.test: length // TEST_SHARE, **dict.fromkeys(config.data.train, length)}
         blanks = {name: torch.zeros(1, dtype=torch.int32).expand(count) for name, count in parts.items()}
-        return TextSet("blank", blanks, (" ",) * USUAL_ALPHABET, "nowhere", "")
+        return TextSet("blank", blanks, (" ",) * DEFAULT_ALPHABET, "nowhere", "")
     shape = _shape(config.data.name)
     black = MemorySplit(torch.zeros(1, *shape.image, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
     return DataSet("black", {config.data.test: black}, ("black",) * shape.classes, "nowhere")
 
 
 def _shape(name: str) -> _Shape:
-    """The sizes of a set, by its name in a configuration."""
+    """Return the image shape and the sizes of a set, by its name in a configuration."""
     name = original(name)
     if name in KNOWN_SETS:
         known = KNOWN_SETS[name]
@@ -162,16 +162,17 @@ def _shape(name: str) -> _Shape:
     return _Shape(image, classes, {"train": train, "test": test})
 
 
-# One network of each kind with a batch that takes a core a fraction of a second; a GPU shows its speed with large ones.
+# A network and a batch shape for each kind of layer. A step takes a fraction of a second on a core; GPUs reach their
+# full speed only with more work.
 _PROBES = {"convolutional": ("resnet-20", (32, 3, 32, 32)), "linear": ("mlp", (256, 1, 32, 32))}
 _GPU_PROBES = {"convolutional": ("vgg-e", (128, 3, 32, 32)), "linear": ("mlp", (4096, 1, 32, 32))}
-_STARTING = 1.0  # seconds until a run takes its first step
-_LINES = 200  # of a run's times: enough for a median
+_STARTUP_SECONDS = 1.0  # before the first step of a run
+_LINES = 200  # of timing.jsonl, enough for a median
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes: seconds on one core (or on one GPU), bytes on the disk, and FLOPs."""
+    """The estimated cost of a run: seconds on one core or one GPU, bytes on disk, and FLOPs."""
 
     seconds: float
     bytes: int
@@ -180,76 +181,77 @@ class Estimate:
 
 @dataclass
 class Speeds:
-    """What is known of this machine and of the networks; what was found out is kept in the cache folder.
+    """Estimates costs from the speed of this machine and the costs of networks, which the cache folder stores.
 
-    out: the runs whose times are used.
-    tell: hears of a measurement that takes seconds.
+    out: the folder of finished runs whose timings are used.
+    report: called with a message before a benchmark that takes seconds.
     """
 
     out: Path
     cache_dir: Path | None = None
     device: str = "cpu"
-    tell: Callable[[str], object] = lambda words: None
-    _held: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    report: Callable[[str], object] = lambda message: None
+    _cache: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     def effort(self, config: RunConfig, dataset: AnySet | None = None) -> Effort:
-        """What a configuration amounts to; data that are not known by name have to be there."""
+        """Return the work of a configuration; `dataset` is needed for data whose shape is not known by name."""
         if dataset is not None:
             return effort(config, dataset=dataset)
         data = config.data
         key = json.dumps([_network(config), config.batch_size, data.normalisation, data.labels, data.context])
-        found = self._kept("costs", key, lambda: list(network_cost(config)))
-        return effort(config, NetworkCost(*found))
+        cost = self._cached("costs", key, lambda: list(network_cost(config)))
+        return effort(config, NetworkCost(*cost))
 
     def estimate(self, config: RunConfig, dataset: AnySet | None = None) -> Estimate:
-        """What a run with this configuration takes here."""
+        """Estimate the cost of a run with this configuration on this machine."""
         work = self.effort(config, dataset)
-        seconds = self._shown.seconds(config, work) or _STARTING + self._tested_seconds(config, work)
+        seconds = self._observed.seconds(config, work) or _STARTUP_SECONDS + self._benchmark_seconds(config, work)
         return Estimate(seconds, work.bytes, work.flops)
 
     def measuring_seconds(self, flops: float) -> float:
-        """How long so much work takes a core with convolutional networks: what is measured is the processor's time."""
-        return flops / self._probed("convolutional", "cpu")
+        """Return the time of a measurement on a core, at the speed of convolutional networks: they all use the CPU."""
+        return flops / self._benchmark_speed("convolutional", "cpu")
 
-    def _tested_seconds(self, config: RunConfig, work: Effort) -> float:
-        """As the machine's test shows."""
-        speed = self._probed(models.find(config.model).family.work, self.device)
+    def _benchmark_seconds(self, config: RunConfig, work: Effort) -> float:
+        """Return the time of a run at the speed of the benchmark."""
+        speed = self._benchmark_speed(models.find(config.model).family.work, self.device)
         return work.flops / speed if self.device == "cpu" else work.gpu_seconds(speed)
 
     @cached_property
-    def _shown(self) -> Shown:
-        return Shown(_runs_below(self.out), self.effort, self.device)
+    def _observed(self) -> ObservedSpeeds:
+        return ObservedSpeeds(_runs_below(self.out), self.effort, self.device)
 
-    def _probed(self, kind: str, device: str) -> float:
-        """FLOP/s of a core, or of a GPU."""
+    def _benchmark_speed(self, kind: str, device: str) -> float:
+        """Return the FLOP/s of a core or of a GPU; measured once per machine."""
         name = processor() if device == "cpu" else torch.cuda.get_device_name(device)
         key = f"{kind}, {name}, torch {torch.__version__}"
-        speed: float = self._kept("speeds", key, lambda: self._measured(kind, device))
+
+        def measure() -> float:
+            self.report(f"measuring this machine's speed with {kind} layers (once) ...")
+            return _probe(kind, device)
+
+        speed: float = self._cached("speeds", key, measure)
         return speed
 
-    def _measured(self, kind: str, device: str) -> float:
-        self.tell(f"measuring this machine's speed with {kind} layers (once) ...")
-        return _probe(kind, device)
-
-    def _kept(self, what: str, key: str, find: Callable[[], Any]) -> Any:
-        """What the cache folder holds under a key, found out and put there if it is new."""
-        path = cache_root(self.cache_dir) / "estimates" / f"{what}-{version('pbwn')}.json"
-        if what not in self._held:
+    def _cached(self, name: str, key: str, compute: Callable[[], Any]) -> Any:
+        """Return the value of a key from a file in the cache folder, computing and storing it if it is missing."""
+        path = cache_root(self.cache_dir) / "estimates" / f"{name}-{version('pbwn')}.json"
+        if name not in self._cache:
             try:
-                self._held[what] = json.loads(path.read_text())
+                self._cache[name] = json.loads(path.read_text())
             except (OSError, ValueError):
-                self._held[what] = {}
-        held = self._held[what]
-        if key not in held:
-            held[key] = find()
-            with suppress(OSError):  # an estimate that cannot be kept is made anew
+                self._cache[name] = {}
+        values = self._cache[name]
+        if key not in values:
+            values[key] = compute()
+            with suppress(OSError):  # without a writable cache, it is computed again next time
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, to_json(held))
-        return held[key]
+                write_atomically(path, to_json(values))
+        return values[key]
 
 
 def _probe(kind: str, device: str) -> float:
-    """FLOP/s of training steps with one thread: the best of a few, as others may be at work too."""
+    """Measure the FLOP/s of training steps with one thread: the fastest of a few, as other processes may be running."""
     name, shape = (_PROBES if device == "cpu" else _GPU_PROBES)[kind]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -260,7 +262,7 @@ def _probe(kind: str, device: str) -> float:
             images = torch.rand(shape, device=device).contiguous(memory_format=torch.channels_last)
         labels = torch.zeros(shape[0], dtype=torch.long, device=device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        taken = []
+        seconds = []
         for _ in range(6):
             started = time.perf_counter()
             optimizer.zero_grad()
@@ -268,19 +270,19 @@ def _probe(kind: str, device: str) -> float:
             loss.backward()
             optimizer.step()
             loss.item()
-            taken.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - started)
     finally:
         torch.set_num_threads(threads)
     from pbwn.flops import cost
 
-    return cost(model.to("cpu"), shape[1:], batch_size=shape[0]).step / min(taken)
+    return cost(model.to("cpu"), shape[1:], batch_size=shape[0]).step / min(seconds)
 
 
-class Shown:
-    """How fast finished runs were: the seconds that a core, or a GPU, took for one FLOP of a training step.
+class ObservedSpeeds:
+    """The speeds of finished runs: seconds of a core or a GPU per FLOP of a training step.
 
-    runs: their folders, configurations and environments; times are read once a run with such a network is asked for.
-    effort: what a configuration amounts to.
+    runs: the folders, configurations and environments of the runs; timings are read when a network is first asked for.
+    effort: returns the work of a configuration.
     """
 
     def __init__(
@@ -291,7 +293,7 @@ class Shown:
     ) -> None:
         self._effort = effort
         self._by_name: dict[str, list[tuple[Path, RunConfig, int]]] = {}
-        self._seconds_of_a_flop: dict[str, float | None] = {}
+        self._seconds_per_flop: dict[str, float | None] = {}
         for path, config, environment in runs:
             if (environment.get("device") == "cpu") == (device == "cpu"):
                 cores = environment.get("threads", 1) if device == "cpu" else 1
@@ -299,40 +301,40 @@ class Shown:
                     self._by_name.setdefault(name, []).append((path, config, cores))
 
     def seconds(self, config: RunConfig, work: Effort) -> float | None:
-        """What a run takes, at the median speed of those with its network, or else its family; None without any."""
-        of_a_flop = self._median(_network(config)) or self._median(_family(config))
-        return _STARTING + work.flops * of_a_flop if of_a_flop else None
+        """Return the time at the median speed of runs with this network, or else with its family; None without any."""
+        seconds_per_flop = self._median(_network(config)) or self._median(_family(config))
+        return _STARTUP_SECONDS + work.flops * seconds_per_flop if seconds_per_flop else None
 
     def _median(self, name: str) -> float | None:
-        if name not in self._seconds_of_a_flop:
+        if name not in self._seconds_per_flop:
             found = [
-                taken * cores / self._effort(config).step_flops
+                seconds * cores / self._effort(config).step_flops
                 for path, config, cores in self._by_name.get(name, ())
-                if (taken := _seconds_of_a_step(path))
+                if (seconds := _step_seconds(path))
             ]
-            self._seconds_of_a_flop[name] = statistics.median(found) if found else None
-        return self._seconds_of_a_flop[name]
+            self._seconds_per_flop[name] = statistics.median(found) if found else None
+        return self._seconds_per_flop[name]
 
 
 @cache
-def _seconds_of_a_step(path: Path) -> float | None:
-    """What a step of a run took: the median over its lines, as it may have had to wait for others."""
+def _step_seconds(path: Path) -> float | None:
+    """Return the median time of a run's steps, some of which may have had to wait for other processes."""
     try:
         lines = (path / "timing.jsonl").read_text().splitlines()[:_LINES]
         return statistics.median(float(json.loads(line)["seconds"]) for line in lines)
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # a damaged or an empty run shows nothing
+        return None  # damaged or empty
 
 
 def _runs_below(out: Path) -> Iterator[tuple[Path, RunConfig, Mapping[str, Any]]]:
     for path in sorted(out.glob("*/**/timing.jsonl")):
         folder = RunFolder(path.parent)
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged run shows nothing
+        with suppress(OSError, ValueError, KeyError, TypeError):  # skip damaged runs
             yield folder.path, read_config(folder.read_fields()), json.loads(folder.environment.read_text())
 
 
 def _family(config: RunConfig) -> str:
-    """A network's name without its size: those of a family take about as long for a FLOP.
+    """Return a network's name without its size: the networks of a family take about the same time per FLOP.
 
     >>> from types import SimpleNamespace
     >>> _family(SimpleNamespace(model="resnet-110"))
@@ -342,6 +344,6 @@ def _family(config: RunConfig) -> str:
 
 
 def _network(config: RunConfig) -> str:
-    """What runs have to have in common for their steps to take equally long."""
+    """Return a key of everything that runs must share for their steps to take the same time."""
     parts = [config.model, config.model_options, original(config.data.name), config.precision]
     return json.dumps(parts, sort_keys=True)

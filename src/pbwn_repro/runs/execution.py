@@ -1,4 +1,4 @@
-"""Filling one run folder: skip what is done, resume what was interrupted, start what is new."""
+"""Execute one run in its folder: skip it if finished, resume it if interrupted, else start it."""
 
 from __future__ import annotations
 
@@ -26,42 +26,45 @@ def execute(
     config: RunConfig,
     dataset: AnySet,
     folder: RunFolder,
-    place: Processes,
+    processes: Processes,
     reporter: Reporter,
     *,
     workers: int = 0,
     monitor: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
-    """Make the run's result, or return the one that is there. Only the first process writes.
+    """Train and return the result, or return the existing result of a finished run. Only the first process writes.
 
-    `monitor` has the projection's monitor record every so many steps. `on_stage` is called between the stages of
-    writing a checkpoint.
+    `monitor` is the number of steps between records of the projection's monitor. `on_stage` is called between the
+    stages of writing a checkpoint.
     """
     check_data(config, dataset)
-    done: dict[str, Any] | None = place.share(_found(config, folder, reporter) if place.is_first else None)
-    if done is not None:
-        return done
-    training = Training(config, dataset, place, workers=workers)  # what cannot be built writes nothing
-    with folder.locked() if place.is_first else nullcontext():
-        config = training.config = place.share(folder.claim(config, reporter.message) if place.is_first else None)
-        if place.is_first:
+    found = _existing_result(config, folder, reporter) if processes.is_first else None
+    existing: dict[str, Any] | None = processes.broadcast(found)
+    if existing is not None:
+        return existing
+    # Before the folder is created, so that a configuration that cannot be built leaves no files.
+    training = Training(config, dataset, processes, workers=workers)
+    with folder.locked() if processes.is_first else nullcontext():
+        claimed = folder.claim(config, reporter.message) if processes.is_first else None
+        config = training.config = processes.broadcast(claimed)
+        if processes.is_first:
             folder.diverged.unlink(missing_ok=True)
-            _note_environment(folder, environment(place.device, dataset, config), reporter)
+            _record_environment(folder, environment(processes.device, dataset, config), reporter)
         store = CheckpointStore(folder.checkpoints, config.hash, on_stage=on_stage)
-        checkpoint = place.share(_open_checkpoint(store, folder, reporter) if place.is_first else None)
+        checkpoint = processes.broadcast(_open_checkpoint(store, folder, reporter) if processes.is_first else None)
         position = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).metrics_bytes
-        metrics = MetricsLog(folder.metrics, position) if place.is_first else NoLog()
-        # Clock values are kept as they come; they are no part of the result.
-        timing = MetricsLog(folder.timing, _size(folder.timing)) if place.is_first else NoLog()
-        monitored = _monitor_log(folder, checkpoint) if monitor and place.is_first else NoLog()
+        metrics = MetricsLog(folder.metrics, position) if processes.is_first else NoLog()
+        # Timings are always appended, whatever the checkpoint: they are not part of the result.
+        timing = MetricsLog(folder.timing, _size(folder.timing)) if processes.is_first else NoLog()
+        monitored = _monitor_log(folder, checkpoint) if monitor and processes.is_first else NoLog()
         try:
             if monitor:
-                training.watch(monitor, monitored)
+                training.monitor(monitor, monitored)
             finished = training.run(store, metrics, timing, reporter, checkpoint)
         except NonFiniteError as error:
-            if place.is_first:
-                folder.note_divergence(error.step, str(error))
+            if processes.is_first:
+                folder.record_divergence(error.step, str(error))
             raise
         except Interrupted:
             raise Interrupted(f"stopped and saved in {folder.path}; run the same command to resume") from None
@@ -69,38 +72,38 @@ def execute(
             metrics.close()
             timing.close()
             monitored.close()
-        if place.is_first:
+        if processes.is_first:
             write_atomically(folder.model, finished.model)
             write_atomically(folder.result, to_json(finished.result))
             store.prune(keep=1)
         return finished.result
 
 
-def _found(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str, Any] | None:
-    """The result that is there already."""
+def _existing_result(config: RunConfig, folder: RunFolder, reporter: Reporter) -> dict[str, Any] | None:
+    """Return the result of a finished run; None if the run is not finished."""
     if folder.state != "done":
         return None
     result = folder.read_result(metric_of(config).name)
-    folder.agreed(config, reporter.message)
+    folder.reconcile(config, reporter.message)
     if changed := changed_code(config, folder):
         reporter.message(changed)
     return result
 
 
 def changed_code(config: RunConfig, folder: RunFolder) -> str:
-    """Say which models and methods of the user's are in other files than those that a finished run was made with."""
+    """Return a message naming the user's own models and methods that changed after a finished run; "" if none did."""
     try:
         before = json.loads(folder.environment.read_text())["own"]
         changed = [name for name, digest in own_code(config).items() if before[name] != digest]
     except (OSError, ValueError, LookupError, TypeError):
-        return ""  # nothing is known of then
+        return ""  # nothing to compare with
     if not changed:
         return ""
-    return f"{' and '.join(changed)} changed after a run that is done: to run it again, choose another --out"
+    return f"{' and '.join(changed)} changed after the run finished: to run it again, choose another --out"
 
 
 def check_data(config: RunConfig, dataset: AnySet) -> None:
-    """Make sure that the data are those that the configuration names."""
+    """Raise unless the data are those that the configuration names."""
     if (config.data.name, config.data.digest) != (dataset.name, dataset.digest):
         raise UsageError(
             f"the configuration names the data {config.data.name} ({config.data.digest[:8]}); found {dataset.name} "
@@ -109,22 +112,23 @@ def check_data(config: RunConfig, dataset: AnySet) -> None:
 
 
 def _open_checkpoint(store: CheckpointStore, folder: RunFolder, reporter: Reporter) -> Checkpoint | None:
-    """The newest checkpoint that is whole and whose metrics are still there."""
+    """Return the newest intact checkpoint whose metrics are all still in the log; discard newer ones without them."""
     while True:
         checkpoint = store.newest(reporter.message)
         if checkpoint is None:
             return None
-        known = Progress.read(checkpoint.files["progress.json"]).metrics_bytes
-        held = _size(folder.metrics)
-        if held >= known:
+        written = Progress.read(checkpoint.files["progress.json"]).metrics_bytes
+        size = _size(folder.metrics)
+        if size >= written:
             return checkpoint
         reporter.message(
-            f"{folder.metrics.name} has {held:,} bytes, {known:,} were written at step {checkpoint.step:,}"
+            f"discarding the checkpoint of step {checkpoint.step:,}: {folder.metrics.name} has {size:,} bytes, fewer "
+            f"than the {written:,} that it had then"
         )
         store.discard(checkpoint)
 
 
-def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter) -> None:
+def _record_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter) -> None:
     try:
         before = json.loads(folder.environment.read_text())
         changed = differences(before, now)
@@ -143,9 +147,9 @@ def _note_environment(folder: RunFolder, now: dict[str, Any], reporter: Reporter
 
 
 def _monitor_log(folder: RunFolder, checkpoint: Checkpoint | None) -> MetricsLog:
-    """The monitor's records, as far as the checkpoint knows of them; it is no part of the result."""
-    known = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).monitor_bytes
-    return MetricsLog(folder.monitor, min(known, _size(folder.monitor)))
+    """Open the monitor's log, truncated to its length at the checkpoint; it is not part of the result."""
+    written = 0 if checkpoint is None else Progress.read(checkpoint.files["progress.json"]).monitor_bytes
+    return MetricsLog(folder.monitor, min(written, _size(folder.monitor)))
 
 
 def _size(file: Path) -> int:

@@ -1,9 +1,9 @@
-"""The folder of one run: its names, its state, and the lock that keeps two processes apart.
+"""The folder of one run: its layout, its state, and the lock that keeps other processes out.
 
 <out>/<artefact>/<scale>/<name>-<hash8>/
 config.json  environment.json  metrics.jsonl  timing.jsonl  monitor.jsonl  checkpoints/  model.safetensors  result.json
-diverged.json instead of a result; progress.json while a sweep works on it; log.txt if there was anything to say;
-.lock, and .holder while a process holds it
+diverged.json instead of a result; progress.json while a sweep runs it; log.txt if anything was printed;
+.lock, and .holder while a process holds the lock
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ State = Literal["done", "diverged", "started", "not started"]
 
 
 class RunFolder:
-    """Where one run is kept. What gives the same result has the same folder."""
+    """The folder of one run. Configurations that give the same result share a folder."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is made or read yet."""
+        """Derive the paths; nothing is created or read."""
         self.path = path
         self.config = path / "config.json"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.timing = path / "timing.jsonl"
-        self.monitor = path / "monitor.jsonl"  # where it was asked for
+        self.monitor = path / "monitor.jsonl"  # with --monitor only
         self.checkpoints = path / "checkpoints"
         self.model = path / "model.safetensors"
         self.result = path / "result.json"
@@ -44,18 +44,18 @@ class RunFolder:
 
     @classmethod
     def of(cls, config: RunConfig, out: Path, artefact: str = "train", scale: str | None = None) -> RunFolder:
-        """The folder that a configuration has below `out`."""
+        """Return the folder of a configuration below `out`."""
         return cls(out / artefact / scale / config.run_name if scale else out / artefact / config.run_name)
 
     @property
     def state(self) -> State:
-        """What is on the disk: a result, the note that there is none, a configuration, or nothing."""
+        """The state on disk, from the files that exist: result.json, diverged.json, config.json, or none of them."""
         if self.result.exists():
             return "done"
         return "diverged" if self.diverged.exists() else "started" if self.config.exists() else "not started"
 
     def read_fields(self) -> dict[str, Any]:
-        """What config.json holds, of whatever version, and also that of a measurement."""
+        """Return the content of config.json, in whatever version, and for measurements too."""
         try:
             fields = json.loads(self.config.read_text())
         except (ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ class RunFolder:
         return fields
 
     def read_config(self) -> RunConfig:
-        """The configuration that the folder holds."""
+        """Return the configuration of the run, which has to be in the current format."""
         fields = self.read_fields()
         if is_version_1(fields):
             raise OutdatedError(f"{self.path} was written by an earlier version: run `pbwn migrate {self.path}`")
@@ -73,25 +73,24 @@ class RunFolder:
             return read_config(fields)
         except ConfigError as error:
             raise ConfigError(
-                f"{self.config}: {error}. Use a newer pbwn if one wrote it, or else move the folder away"
+                f"{self.config}: {error}. If a newer pbwn wrote it, use that version; otherwise move the folder away"
             ) from None
 
     def claim(self, config: RunConfig, report: Callable[[str], None]) -> RunConfig:
-        """Write the configuration into a new folder, or make sure that the folder holds the same run.
+        """Write the configuration into a new folder, or check that the folder holds the same run.
 
-        Returns the configuration to run with, which is also what config.json holds from now on.
+        Returns the configuration to run with, which is also the one written to config.json.
         """
-        kept = self.agreed(config, report) if self.config.exists() else config
+        kept = self.reconcile(config, report) if self.config.exists() else config
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.config, to_json(kept.document))
         return kept
 
-    def agreed(self, config: RunConfig, report: Callable[[str], None]) -> RunConfig:
-        """What the folder and a command agree on, if it is about the same run.
+    def reconcile(self, config: RunConfig, report: Callable[[str], None]) -> RunConfig:
+        """Merge the folder's configuration with a command's; raise if they are not the same run.
 
-        The loss is logged and the model evaluated as often as the folder says, because a resumed run has to end like an
-        uninterrupted one. Checkpoints are saved as often as the command says. Steps that are not finite are skipped
-        once a command has said so.
+        Logging and evaluation intervals come from the folder, because a resumed run has to end like an uninterrupted
+        one; the checkpoint interval comes from the command. Non-finite steps are skipped if either asks for it.
         """
         found = self.read_config()
         if found.hash != config.hash:
@@ -103,16 +102,16 @@ class RunFolder:
             before, now = (_interval(getattr(each, name)) for each in (found, config))
             if before != now:
                 report(
-                    f"{name} stays at {before}, as this run was started, instead of {now}: for another, choose another "
-                    "folder with --out"
+                    f"{name} stays at {before}, as when this run was started, instead of {now}: to change it, choose "
+                    "another folder with --out"
                 )
         if (found.on_nonfinite, config.on_nonfinite) == ("skip", "stop"):
-            report("steps that are not finite are skipped, as this run was told before")
+            report("non-finite steps are skipped, as an earlier command for this run requested")
         handling = "skip" if "skip" in (found.on_nonfinite, config.on_nonfinite) else "stop"
         return found.model_copy(update={"checkpoint_every": config.checkpoint_every, "on_nonfinite": handling})
 
     def refuse_outdated(self, config: RunConfig) -> None:
-        """Make sure that an earlier version has not kept this run under another name: it would be made twice."""
+        """Raise if an earlier version keeps this run under another name: it would be trained a second time."""
         if self.config.exists():
             return
         stem = self.path.name.rpartition("-")[0]
@@ -121,30 +120,30 @@ class RunFolder:
                 fields = RunFolder(path.parent).read_fields()
                 is_same = is_version_1(fields) and read_config(fields).hash == config.hash
             except (OSError, ValueError):
-                continue  # what cannot be read is not this run
+                continue  # an unreadable folder is not this run
             if is_same:
                 raise OutdatedError(
-                    f"{path.parent} holds this run as an earlier version has written it: run "
+                    f"{path.parent} holds this run in the format of an earlier version: run "
                     f"`pbwn migrate {self.path.parent}`"
                 )
 
-    def read_result(self, *needed: str) -> dict[str, Any]:
-        """What a finished run has found, with the numbers that are needed of it."""
+    def read_result(self, *required: str) -> dict[str, Any]:
+        """Return the result of a finished run; raise if one of the required entries is not a number."""
         try:
-            found = json.loads(self.result.read_text())
+            result = json.loads(self.result.read_text())
         except ValueError:
-            found = None
-        if not isinstance(found, dict) or not found or not all(_is_number(found.get(name)) for name in needed):
-            raise OSError(f"{self.result} is damaged: remove it, and the run resumes")
-        return found
+            result = None
+        if not isinstance(result, dict) or not result or not all(_is_number(result.get(name)) for name in required):
+            raise OSError(f"{self.result} is damaged: remove it to resume the run")
+        return result
 
-    def note_divergence(self, step: int, message: str) -> None:
-        """Leave word that the loss or a gradient was not finite at a step: the same would happen again."""
+    def record_divergence(self, step: int, message: str) -> None:
+        """Record that the loss or a gradient was not finite at a step, so that the run is not repeated in vain."""
         write_atomically(self.diverged, to_json({"step": step, "message": message}))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process alone; the lock goes with the process, however it ends."""
+        """Lock the folder for this process; the lock is released when the process ends, however it ends."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock, holder = FileLock(self.lock), self.lock.with_name(".holder")
         try:
@@ -163,7 +162,7 @@ class RunFolder:
 
     @property
     def is_busy(self) -> bool:
-        """Whether another process holds the folder."""
+        """Whether another process has locked the folder."""
         if not self.lock.exists():
             return False
         try:
@@ -174,7 +173,7 @@ class RunFolder:
 
 
 class BusyError(Exception):
-    """Another process works on this run."""
+    """The run folder is locked by another process."""
 
 
 class OutdatedError(ConfigError):
@@ -182,12 +181,12 @@ class OutdatedError(ConfigError):
 
 
 def is_version_1(fields: object) -> bool:
-    """Whether this is the content of a run's config.json as the first format had it: without a schema version."""
+    """Whether this is the content of a run's config.json in the first format, which has no schema version."""
     return isinstance(fields, dict) and "schema" not in fields and {"model", "method", "data"} <= fields.keys()
 
 
 def run_folders(root: Path) -> list[RunFolder]:
-    """All folders below `root`, and itself, that hold a configuration; hidden ones are left out."""
+    """Return `root` and all folders below it that hold a config.json, except in hidden folders."""
     paths = (path.parent for path in root.rglob("config.json"))
     return [
         RunFolder(path)
@@ -197,7 +196,7 @@ def run_folders(root: Path) -> list[RunFolder]:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON for people, in one fixed form."""
+    """Serialise to human-readable JSON in a canonical form."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
@@ -210,7 +209,7 @@ def _is_number(value: object) -> bool:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Have a file there whole, or not at all."""
+    """Write a file so that it exists with its full content or not at all."""
     temporary = path.with_name(f".{path.name}.writing")
     with temporary.open("wb") as file:
         file.write(content)
@@ -219,7 +218,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-# The last of them makes the run a finished one: it is copied last.
+# In the order of copying: result.json marks a run as finished, so it comes last.
 KEPT = (
     "config.json",
     "environment.json",
@@ -233,46 +232,48 @@ KEPT = (
 
 @dataclass
 class Archived:
-    """What was done: folders newly kept, those that were there, those that are not finished, and the bytes of all."""
+    """Counts of runs copied, runs archived before and unfinished runs, and the total size of the archive in bytes."""
 
     new: int = 0
-    known: int = 0
+    existing: int = 0
     unfinished: int = 0
     bytes: int = 0
 
 
 def archive(runs: Path, target: Path) -> Archived:
-    """Copy the small files of every finished run below `runs` to the same place below `target`.
+    """Copy the small files of every finished run below `runs` to the same relative path below `target`.
 
-    A run that is there already has to be the same one: another result for the same configuration is an error, because
-    one of the two is wrong, or they come from different machines and do not belong into one folder.
+    If the target already has a run, its result has to be identical: a different result for the same configuration is an
+    error, because one of the two is wrong, or they come from different machines and must not be mixed.
     """
     if not runs.is_dir():
         raise FileNotFoundError(f"{runs}: no such folder")
-    done = Archived()
-    is_inside = runs.resolve() in target.resolve().parents
+    counts = Archived()
+    target_is_inside = runs.resolve() in target.resolve().parents
     for source in run_folders(runs):
-        if is_inside and target.resolve() in source.config.resolve().parents:
-            continue  # what was kept before is no run
+        if target_is_inside and target.resolve() in source.config.resolve().parents:
+            continue  # part of the archive itself
         if source.state not in ("done", "diverged"):
-            done.unfinished += 1
+            counts.unfinished += 1
             continue
         kept = RunFolder(target / source.path.relative_to(runs))
         if kept.state in ("done", "diverged"):
             _compare(source, kept)
-            done.known += 1
+            counts.existing += 1
         else:
             kept.path.mkdir(parents=True, exist_ok=True)
             for name in KEPT:
                 if (source.path / name).exists():
                     write_atomically(kept.path / name, (source.path / name).read_bytes())
-            done.new += 1
-    done.bytes = sum(path.stat().st_size for name in KEPT for path in target.rglob(name))  # a report may be there too
-    return done
+            counts.new += 1
+    # Only the copied files: the target may also hold a report.
+    counts.bytes = sum(path.stat().st_size for name in KEPT for path in target.rglob(name))
+    return counts
 
 
 def _compare(source: RunFolder, kept: RunFolder) -> None:
+    """Raise unless an archived run has the same result as its source."""
     for path in (source.result, source.diverged):
         copy = kept.path / path.name
         if path.exists() != copy.exists() or (path.exists() and path.read_bytes() != copy.read_bytes()):
-            raise UsageError(f"{kept.path} holds another {path.name} than {source.path}: keep one of the two runs")
+            raise UsageError(f"{copy} differs from {path}: keep one of the two runs")

@@ -1,6 +1,6 @@
-"""The jobs of a sweep, each with a folder of its own: how one is made in its process, how far it is, how it ends.
+"""The jobs of a sweep, each with its own folder: running one in its own process, its progress, and how it ends.
 
-How far it is, it tells through its folder: whoever can see the disk can look, on this machine or another.
+Progress is reported through the folder, so that any process that shares the disk can read it, on any machine.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ SECONDS_BETWEEN_WRITES = 1.0
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
-    first: the step that it started from, or went on from; `seconds` have passed since then.
+    first: the step at which it started or resumed.
+    seconds: the time since then.
+    shown: the formatted value of the main metric.
     """
 
     step: int
@@ -46,50 +48,50 @@ class Progress:
     first: int
     seconds: float
     loss: float | None = None
-    shown: str = ""  # the metric that is shown of it, as people read it
+    shown: str = ""
     speed: str = ""
 
     @property
     def share(self) -> float:
-        """How much of the run is done, from 0 to 1."""
+        """The fraction of the run that is done, from 0 to 1."""
         return self.step / max(1, self.total)
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it will take at the speed so far; None before there is one."""
-        taken = self.step - self.first
-        return self.seconds / taken * (self.total - self.step) if taken else None
+        """The remaining time at the average speed so far; None before the first step."""
+        steps = self.step - self.first
+        return self.seconds / steps * (self.total - self.step) if steps else None
 
 
 class DiskReporter:
     """Writes `progress.json` into a run's folder, at most once a second; messages go to standard error."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is written before the run begins."""
+        """Nothing is written before `begin`."""
         self._path = folder / "progress.json"
         self._written = float("-inf")
 
     def begin(self, name: str, step: int, total: int, unit: str = "steps") -> None:
-        """Say where the run starts."""
+        """Record the first step."""
         self._started, self._first, self._total, self._unit = time.monotonic(), step, total, unit
         self._shown = ""
         self._write(step)
 
     def step(self, step: int, loss: float, rate: float, speed: float) -> None:
-        """Say where the run is, if that was not just said."""
+        """Record the step, unless one was recorded less than a second ago."""
         if time.monotonic() - self._written >= SECONDS_BETWEEN_WRITES:
             self._write(step, loss if isfinite(loss) else None, f"{speed:,.0f} {self._unit}/s")
 
     def evaluated(self, step: int, metric: Metric, value: float) -> None:
-        """Tell the value from now on."""
-        self._shown = metric.shown(value)
+        """Include the value in the progress from the next write on."""
+        self._shown = metric.format(value)
 
     def message(self, text: str) -> None:
-        """Print it: a sweep keeps what its processes print in the run's log."""
+        """Print the message; in a sweep, the output of each process goes to the run's log."""
         print(text, file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Remove the file."""
         self._path.unlink(missing_ok=True)
 
     def _write(self, step: int, loss: float | None = None, speed: str = "") -> None:
@@ -103,7 +105,7 @@ class DiskReporter:
 
 
 def read_progress(folder: Path) -> Progress | None:
-    """What a run has last said of itself; None if it says nothing."""
+    """Read the progress of a run; None if it does not report any."""
     try:
         return Progress(**json.loads((folder / "progress.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -112,12 +114,12 @@ def read_progress(folder: Path) -> Progress | None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job(ABC):
-    """Something to make, in a process of its own and on whatever machine: it travels by pickle.
+    """A unit of work that runs in its own process, on any machine; jobs are sent by pickle.
 
-    title: for people, unique in a sweep.
-    path: the folder that it fills; where a job stands is what is on the disk there.
-    flops: how much work it is, so that a sweep knows how far it has come.
-    alone: whether nothing may run beside it, as when something is timed.
+    title: shown to users; unique in a sweep.
+    path: the folder that it fills, whose files determine its state.
+    flops: its amount of work, for the progress of a sweep.
+    alone: whether nothing else may run at the same time, as for timings.
     """
 
     title: str
@@ -127,28 +129,28 @@ class Job(ABC):
 
     @property
     def state(self) -> State:
-        """Where it stands on the disk."""
+        """The state on disk."""
         return RunFolder(self.path).state
 
     @property
     def changed(self) -> str:
-        """If it is done: what has changed since, in a sentence."""
+        """What has changed since a finished job ran, as a sentence; "" if nothing has."""
         return ""
 
     @abstractmethod
-    def make(self, device: torch.device, reporter: Reporter) -> None:
-        """Do the work, or resume it, in this process."""
+    def run(self, device: torch.device, reporter: Reporter) -> None:
+        """Run or resume the job in this process."""
 
 
-WORKERS = 4  # that decode images, of sets that do not fit into memory
+WORKERS = 4  # processes that decode images, for sets that do not fit into memory
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingJob(Job):
     """One training run.
 
-    source: what `pbwn_repro.data.load` takes; the configuration holds the set's name and digest.
-    modules: the folder that the user's own models and methods are imported from.
+    source: the data source, as `pbwn_repro.data.load` takes it; the configuration has the set's name and digest.
+    modules: the folder from which the user's own models and methods are imported.
     """
 
     config: RunConfig
@@ -159,19 +161,19 @@ class TrainingJob(Job):
 
     @property
     def state(self) -> State:
-        """Where it stands on the disk; what has diverged can be resumed if steps are to be skipped from now on."""
-        found = super().state
-        if found == "diverged" and self.config.on_nonfinite == "skip":
-            with suppress(OSError, ValueError):  # what cannot be read stays as it is
-                return "started" if RunFolder(self.path).read_config().on_nonfinite == "stop" else found
-        return found
+        """The state on disk; a diverged run counts as started if this job skips non-finite steps and it did not."""
+        state = super().state
+        if state == "diverged" and self.config.on_nonfinite == "skip":
+            with suppress(OSError, ValueError):  # an unreadable configuration
+                return "started" if RunFolder(self.path).read_config().on_nonfinite == "stop" else state
+        return state
 
     @property
     def changed(self) -> str:
-        """If it is done: the user's model or method, if it is another now."""
+        """A sentence naming the user's own model or method if its file changed after the run finished."""
         return changed_code(self.config, RunFolder(self.path))
 
-    def make(self, device: torch.device, reporter: Reporter) -> None:
+    def run(self, device: torch.device, reporter: Reporter) -> None:
         """Load the data and train."""
         if self.modules is not None:
             import_from(self.modules)
@@ -183,14 +185,15 @@ class TrainingJob(Job):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended, and a sentence on it where there is one to say.
+    """How a job ended, with an optional message.
 
-    kind: "there" was done before; "diverged" has no result and would have none again; "failed" left its traceback in
-        the log; "killed" died without a word; "busy" is in the works elsewhere; "stopped" was asked to, and has saved.
-    earlier: whether it ended so before this sweep, and was not run again.
+    kind: "existing" was done before; "diverged" has no result, and would diverge again; "failed" left its traceback in
+        the log; "killed" is a process that died; "busy" is being run by another process; "stopped" has saved its state
+        on request.
+    earlier: whether it ended this way before this sweep, and was not run again.
     """
 
-    kind: Literal["there", "done", "diverged", "failed", "killed", "busy", "stopped"]
+    kind: Literal["existing", "done", "diverged", "failed", "killed", "busy", "stopped"]
     message: str = ""
     earlier: bool = False
 
@@ -198,8 +201,8 @@ class Ending:
 LOG = "log.txt"
 
 
-def work(job: Job, device: str, threads: int) -> Ending:
-    """Make a job in this process; whatever goes wrong is an ending, with its traceback in the job's log."""
+def run_job(job: Job, device: str, threads: int) -> Ending:
+    """Run a job in this process; an error becomes an ending, with its traceback in the job's log."""
     keep_freed_memory()
     torch.set_num_threads(threads)
     try:
@@ -207,16 +210,16 @@ def work(job: Job, device: str, threads: int) -> Ending:
     except OSError as error:
         return Ending("failed", f"{job.path} cannot be created: {error.strerror}")
     log = job.path / LOG
-    with _printing_to(log):
-        ending = _make(job, device)
+    with _output_to(log):
+        ending = _run(job, device)
     if ending.kind != "busy" and log.exists() and not log.stat().st_size:
         log.unlink()
     return ending
 
 
-def _make(job: Job, device: str) -> Ending:
+def _run(job: Job, device: str) -> Ending:
     try:
-        job.make(torch.device(device), DiskReporter(job.path))
+        job.run(torch.device(device), DiskReporter(job.path))
     except Interrupted as stop:
         return Ending("stopped", str(stop))
     except BusyError as busy:
@@ -232,21 +235,21 @@ def _make(job: Job, device: str) -> Ending:
 
 
 @contextmanager
-def _printing_to(log: Path) -> Iterator[None]:
-    """Have all that the process prints, its libraries' warnings too, at the end of a file."""
+def _output_to(log: Path) -> Iterator[None]:
+    """Append everything that the process prints to a file, including the output of libraries in C."""
     sys.stdout.flush()
     sys.stderr.flush()
-    before = {number: os.dup(number) for number in (1, 2)}
-    python = sys.stdout, sys.stderr
+    saved = {number: os.dup(number) for number in (1, 2)}
+    streams = sys.stdout, sys.stderr
     with log.open("a") as file:
-        for number in before:
+        for number in saved:
             os.dup2(file.fileno(), number)
         sys.stdout = sys.stderr = file
         try:
             yield
         finally:
             file.flush()
-            sys.stdout, sys.stderr = python
-            for number, kept in before.items():
-                os.dup2(kept, number)
-                os.close(kept)
+            sys.stdout, sys.stderr = streams
+            for number, duplicate in saved.items():
+                os.dup2(duplicate, number)
+                os.close(duplicate)

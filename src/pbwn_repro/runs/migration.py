@@ -1,8 +1,8 @@
-"""Bringing run folders of earlier formats to the present one; earlier formats are read for good.
+"""Migrate run folders of earlier formats to the current one. Every earlier format stays readable.
 
-Version 1, which config.json does not name, hashed all values of the configuration. This hash names the folder, and
-stands in result.json, in the manifests of checkpoints and in the metadata of model.safetensors. Nothing else has
-changed: a migrated folder is, byte for byte, what the present version would have written.
+Version 1, which has no version number in config.json, hashed all values of the configuration. This hash is part of the
+folder's name, result.json, the manifests of checkpoints and the metadata of model.safetensors. Nothing else differs: a
+migrated folder is, byte for byte, what the current version would have written.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from pbwn_repro.runs.folder import BusyError, RunFolder, is_version_1, run_folde
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one folder.
+    """The outcome for one folder.
 
-    kind: "migrated" has the new name now; "known" was there under its new name already, whole, and the old copy is
-        gone; "current" has the present format; "other" is no training run, such as a measurement, whose format has not
-        changed; "left" could not be migrated.
-    detail: the new name, or why the folder was left.
+    kind: "migrated" was renamed; "existing" was already complete under its new name, and the old copy was removed;
+        "current" has the current format; "other" is not a training run but, for example, a measurement, whose format
+        has not changed; "skipped" could not be migrated.
+    detail: the new name, or why the folder was skipped.
     """
 
     path: Path
-    kind: Literal["migrated", "known", "current", "other", "left"]
+    kind: Literal["migrated", "existing", "current", "other", "skipped"]
     detail: str = ""
 
 
 class _CannotMigrateError(Exception):
-    """Why a folder has to be left as it is."""
+    """A folder cannot be migrated; the message says why."""
 
 
 def migrate(root: Path, *, dry_run: bool = False) -> Iterator[Outcome]:
-    """Bring all run folders below `root`, or `root` itself, to the present format.
+    """Migrate all run folders below `root`, or `root` itself, to the current format.
 
-    Each folder is replaced as a whole: a process that is killed leaves the old one or the new one, or both of them
-    whole, and calling this again finishes the work. A folder that cannot be migrated stops no other.
+    Each folder is replaced as a whole: a killed process leaves the old folder, the new one, or both of them complete,
+    and calling this again finishes the migration. A folder that cannot be migrated is skipped.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder")
@@ -53,9 +53,9 @@ def migrate(root: Path, *, dry_run: bool = False) -> Iterator[Outcome]:
         try:
             yield _migrate(folder, dry_run=dry_run)
         except (_CannotMigrateError, OSError, ValueError) as error:
-            yield Outcome(folder.path, "left", str(error))
+            yield Outcome(folder.path, "skipped", str(error))
         except BusyError:
-            yield Outcome(folder.path, "left", "in use by another process: migrate it when that has ended")
+            yield Outcome(folder.path, "skipped", "in use by another process: migrate it after that has ended")
 
 
 def _migrate(folder: RunFolder, *, dry_run: bool) -> Outcome:
@@ -64,55 +64,56 @@ def _migrate(folder: RunFolder, *, dry_run: bool) -> Outcome:
         if fields.get("schema", SCHEMA) != SCHEMA:
             raise _CannotMigrateError(f"config.json has schema {fields['schema']!r}, not {SCHEMA}: use a newer pbwn")
         return Outcome(folder.path, "current" if "schema" in fields else "other")
-    with _held(folder, dry_run=dry_run):
-        config, before = read_config(fields), _version_1_hash(fields)
-        _check_name(folder, config, before)
+    with _locked(folder, dry_run=dry_run):
+        config, old_hash = read_config(fields), _version_1_hash(fields)
+        _check_name(folder, config, old_hash)
         target = folder.path.with_name(config.run_name)
-        changed = _changed_files(folder, config, before)
-        is_known = target.exists()
-        if is_known and not _holds_everything(target, folder.path, changed):
-            raise _CannotMigrateError(f"{target} exists and is another one: move one of the two away")
+        changed = _changed_files(folder, config, old_hash)
+        exists = target.exists()
+        if exists and not _is_complete(target, folder.path, changed):
+            raise _CannotMigrateError(f"{target} exists with other content: move one of the two away")
         if not dry_run:
-            if not is_known:
+            if not exists:
                 _write(folder.path, target, changed)
             _remove(folder.path)
-    return Outcome(folder.path, "known" if is_known else "migrated", target.name)
+    return Outcome(folder.path, "existing" if exists else "migrated", target.name)
 
 
 def _version_1_hash(fields: Mapping[str, Any]) -> str:
-    """The sha256 of all that config.json holds, in the fixed form that version 1 had."""
+    """Return the sha256 of the content of config.json in the canonical form of version 1."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _check_name(folder: RunFolder, config: RunConfig, before: str) -> None:
-    """Make sure that the configuration is the one that the folder was made for."""
-    name = f"{config.model}-{config.method}-seed{config.seed}-{before[:8]}"
+def _check_name(folder: RunFolder, config: RunConfig, old_hash: str) -> None:
+    """Raise unless the folder's name is that of its configuration."""
+    name = f"{config.model}-{config.method}-seed{config.seed}-{old_hash[:8]}"
     if folder.path.name != name:
-        raise _CannotMigrateError(f"config.json is not that of this folder: its run would be called {name}")
+        raise _CannotMigrateError(f"config.json does not belong to this folder: its run would be called {name}")
 
 
-def _changed_files(folder: RunFolder, config: RunConfig, before: str) -> dict[Path, bytes]:
-    """The files that name the schema or the run, as they have to be, by their place in the folder."""
+def _changed_files(folder: RunFolder, config: RunConfig, old_hash: str) -> dict[Path, bytes]:
+    """Return the new content of the files that contain the schema version or the hash, by path within the folder."""
     changed = {folder.config: to_json(config.document)}
     if folder.result.exists():
         result = folder.read_result()
-        if result.get("run") != before:
-            raise _CannotMigrateError(f"result.json belongs to the run {str(result.get('run'))[:8]}, not {before[:8]}")
+        if result.get("run") != old_hash:
+            found = str(result.get("run"))[:8]
+            raise _CannotMigrateError(f"result.json belongs to the run {found}, not {old_hash[:8]}")
         changed[folder.result] = to_json({**result, "run": config.hash})
     if folder.model.exists():
-        changed[folder.model] = _renamed_model(folder.model.read_bytes(), before, config.hash)
-    changed |= renamed_manifests(folder.checkpoints, before, config.hash)
+        changed[folder.model] = _rehashed_model(folder.model.read_bytes(), old_hash, config.hash)
+    changed |= renamed_manifests(folder.checkpoints, old_hash, config.hash)
     return {path.relative_to(folder.path): content for path, content in changed.items()}
 
 
-def _renamed_model(content: bytes, before: str, now: str) -> bytes:
-    """A safetensors file with another run in its header, which begins with its length; hashes are equally long."""
+def _rehashed_model(content: bytes, old_hash: str, new_hash: str) -> bytes:
+    """Replace the hash in the header of a safetensors file, whose length stays valid: both hashes are equally long."""
     end = 8 + int.from_bytes(content[:8], "little")
-    return content[:end].replace(before.encode(), now.encode()) + content[end:]
+    return content[:end].replace(old_hash.encode(), new_hash.encode()) + content[end:]
 
 
-def _holds_everything(target: Path, source: Path, changed: Mapping[Path, bytes]) -> bool:
-    """Whether the target has every file of the source as it would be after migration."""
+def _is_complete(target: Path, source: Path, changed: Mapping[Path, bytes]) -> bool:
+    """Whether the target has every file of the source with its content after migration."""
     for path in source.rglob("*"):
         if path.is_file() and not path.name.startswith("."):
             name = path.relative_to(source)
@@ -123,13 +124,13 @@ def _holds_everything(target: Path, source: Path, changed: Mapping[Path, bytes])
 
 
 def _write(source: Path, target: Path, changed: Mapping[Path, bytes]) -> None:
-    """Have the migrated folder there whole, or not at all. Files that stay the same are linked, not copied."""
+    """Create the migrated folder in one step, under its final name. Unchanged files are hard-linked, not copied."""
     temporary = target.with_name(f".migrating-{target.name}")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
         shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(".*"), copy_function=_link)
         for name, content in changed.items():
-            write_atomically(temporary / name, content)  # which replaces a link, and leaves the source as it is
+            write_atomically(temporary / name, content)  # replaces the link; the source keeps its content
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -138,12 +139,12 @@ def _write(source: Path, target: Path, changed: Mapping[Path, bytes]) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copy2(source, target)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its configuration last: until then it is found again if this is interrupted."""
+    """Remove a folder, its configuration last, so that an interrupted removal is found and repeated."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -153,17 +154,17 @@ def _remove(folder: Path) -> None:
 
 
 @contextmanager
-def _held(folder: RunFolder, *, dry_run: bool) -> Iterator[None]:
-    """Hold a folder, or in a dry run check that nobody does; a folder that stays is left as it was found."""
+def _locked(folder: RunFolder, *, dry_run: bool) -> Iterator[None]:
+    """Lock a folder, or in a dry run check that it is not locked; leave no new lock file in a folder that stays."""
     if dry_run:
         if folder.is_busy:
             raise BusyError
         yield
         return
-    was_there = folder.lock.exists()
+    had_lock_file = folder.lock.exists()
     with folder.locked():
         try:
             yield
         finally:
-            if not was_there:
+            if not had_lock_file:
                 folder.lock.unlink(missing_ok=True)

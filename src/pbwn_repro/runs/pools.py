@@ -1,6 +1,6 @@
-"""Where jobs run: side by side on this machine, each in a process of its own and with its share of it, or on Ray.
+"""Pools that run jobs: in parallel processes on this machine, each with its share of the cores, or on a Ray cluster.
 
-On a cluster, run folders are on storage that all its machines share; CPUs and GPUs are resources.
+On a cluster, the run folders have to be on storage that all machines share.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from pbwn_repro.errors import UsageError
-from pbwn_repro.runs.jobs import Ending, Job, work
+from pbwn_repro.runs.jobs import Ending, Job, run_job
 
-# Processes are forked from a server that has these loaded: importing them takes longer than many a short run.
-# What is not installed is passed over.
+# Processes are forked from a server that has imported these: importing them takes longer than many short runs.
+# Packages that are not installed are skipped.
 _PRELOADED = [
     "torch",
     "torch._dynamo",
@@ -32,29 +32,29 @@ _PRELOADED = [
     "sklearn.datasets",
     "scipy",
 ]
-_REQUESTS = {signal.SIGINT, signal.SIGTERM}
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Places for runs side by side: a device each, and so many threads."""
+    """The devices of runs in parallel, one per run, and the number of threads of each run."""
 
     devices: tuple[str, ...]
     threads: int
 
     @property
     def count(self) -> int:
-        """How many runs there are at once."""
+        """The number of runs in parallel."""
         return len(self.devices)
 
     @property
     def workers(self) -> int:
-        """How many of them get on by themselves: runs on the same GPU share it."""
+        """The number of runs that do not slow each other down: runs on the same GPU share its speed."""
         return self.count if self._on_cpu else len(set(self.devices))
 
     @property
     def speedup(self) -> int:
-        """How many times as fast as on one core, or on one GPU, a run is: a GPU has no use for threads."""
+        """The speed of a run relative to one core or one GPU: threads speed up runs on the CPU only."""
         return self.threads if self._on_cpu else 1
 
     @property
@@ -65,11 +65,11 @@ class Slots:
 def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
     """Divide this machine among runs.
 
-    On CPUs: runs with one thread each, as many as there are cores, because threads of one run wait for each other and
-    runs do not; more threads each where there are fewer runs than cores. On GPUs: a run for each.
+    On the CPU: one run with one thread per core, because the threads of a run wait for each other and separate runs do
+    not; more threads per run if there are fewer runs than cores. On GPUs: one run per GPU.
     """
     if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs {jobs}: at least 1 run at a time is needed")
+        raise UsageError(f"--jobs {jobs}: must be at least 1")
     devices = _devices(device)
     on_gpus = devices[0] != "cpu"
     count = jobs or max(1, min(runs, len(devices) if on_gpus else cores()))
@@ -77,17 +77,17 @@ def slots(runs: int, *, jobs: int | None = None, device: str = "auto") -> Slots:
 
 
 def wall_seconds(seconds: float, longest: float, places: Slots) -> float:
-    """How long runs take together that take so many seconds on one core or GPU, the longest of them so many."""
+    """Return how long runs take in parallel, given the total time and that of the longest run on one core or GPU."""
     return max(seconds / places.workers, longest) / places.speedup
 
 
 def cores() -> int:
-    """The whole cores that this process may use, at least one."""
+    """Return the number of whole cores that this process may use, at least one."""
     return max(1, int(available_cores()))
 
 
 def available_cores() -> float:
-    """What this process may use: the cores of its affinity, and the quota of its container."""
+    """Return the cores that this process may use: those of its affinity, limited by the quota of its container."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -97,18 +97,18 @@ def available_cores() -> float:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU if there is one."""
-    found = torch.cuda.device_count()
+    """Return the device of this name; "auto" is a GPU if there is one."""
+    gpus = torch.cuda.device_count()
     if name == "auto":
-        name = "cuda" if found else "cpu"
+        name = "cuda" if gpus else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise UsageError(f"--device {name!r}: choose from auto, cpu, cuda, cuda:<number>")
-    if device.type == "cuda" and (device.index or 0) >= found:
-        raise UsageError(f"--device {name}: this torch sees {found or 'no'} GPU{'s' if found > 1 else ''}")
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise UsageError(f"--device {name}: torch finds {gpus or 'no'} GPU{'s' if gpus > 1 else ''}")
     return device
 
 
@@ -120,112 +120,114 @@ def _devices(name: str) -> list[str]:
 
 
 class LocalPool:
-    """As many jobs at once as there are slots; one that has to run alone waits until nothing else runs."""
+    """Runs one job per slot in parallel; a job that has to run alone waits until nothing else runs."""
 
     def __init__(self, slots: Slots) -> None:
-        """No process is started yet."""
+        """No process is started before the first job."""
         self._free = list(reversed(slots.devices))
         self._count, self._threads = slots.count, slots.threads
-        self._running: dict[Any, tuple[Job, Any, Any, str]] = {}  # by the process's sentinel
+        self._running: dict[Any, tuple[Job, Any, Any, str]] = {}  # by sentinel
         self._context = multiprocessing.get_context("forkserver")
 
     def __enter__(self) -> LocalPool:
-        """Nothing has to be made ready before the first job."""
+        """Nothing to prepare."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let no process outlive the sweep, however that ends."""
+        """Stop all processes and wait for them: none outlives the sweep, however it ends."""
         self.stop()
         for _, process, _, _ in self._running.values():
             process.join()
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job could start now."""
+        """Whether the job can start immediately."""
         alone = any(running.alone for running, *_ in self._running.values())
         return not self._running if job.alone else bool(self._free) and not alone
 
     def start(self, job: Job) -> None:
-        """Start a process for the job."""
+        """Start the job in a new process."""
         _start_server()
         device = self._free.pop()
-        ours, theirs = self._context.Pipe(duplex=False)
+        receiver, sender = self._context.Pipe(duplex=False)
         threads = cores() if job.alone else self._threads
-        process = self._context.Process(target=_main, args=(job, device, threads, theirs))
+        process = self._context.Process(target=_main, args=(job, device, threads, sender))
         process.start()
-        theirs.close()
-        self._running[process.sentinel] = (job, process, ours, device)
+        sender.close()
+        self._running[process.sentinel] = (job, process, receiver, device)
 
     def wait(self, seconds: float) -> list[tuple[Job, Ending]]:
-        """The jobs that have ended, after so many seconds at the latest."""
+        """Wait up to `seconds` for jobs to end; return those that have ended."""
         ended = []
         for sentinel in connection.wait(list(self._running), seconds):
-            job, process, pipe, device = self._running.pop(sentinel)
+            job, process, receiver, device = self._running.pop(sentinel)
             process.join()
-            ended.append((job, _ending(process.exitcode, pipe)))
+            ended.append((job, _ending(process.exitcode, receiver)))
             self._free.append(device)
         return ended
 
     def stop(self) -> None:
-        """Ask every process to save and end."""
+        """Ask all processes to save and end."""
         for _, process, _, _ in self._running.values():
             process.terminate()
 
 
 def _start_server() -> None:
-    """Start the server that processes are forked from, unless it runs."""
-    # OpenMP reads this once, when the server loads torch: threads that wait have to leave the cores to other runs.
+    """Start the server from which processes are forked, unless it is running."""
+    # OpenMP reads this once, when the server imports torch: waiting threads must not keep cores from other runs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     multiprocessing.set_forkserver_preload(_PRELOADED)
-    # A signal to the whole group must not end the server before its processes have saved: it is blocked there. The
-    # tracker comes first because starting it unblocks signals.
+    # A signal to the whole process group must not end the server before its processes have saved, so the server
+    # inherits a mask that blocks it. The tracker is started first because starting it unblocks signals.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _REQUESTS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         forkserver.ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _main(job: Job, device: str, threads: int, pipe: Any) -> None:
-    os.setpgid(0, 0)  # a signal to the group, as a terminal's Ctrl-C, reaches the sweep alone, which asks once
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
+def _main(job: Job, device: str, threads: int, sender: Any) -> None:
+    # In its own process group, so that a terminal's Ctrl-C reaches only the sweep, which then stops each job once.
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    ending = work(job, device, threads)
-    with suppress(BrokenPipeError):  # the sweep may be gone
-        pipe.send(ending)
+    ending = run_job(job, device, threads)
+    with suppress(BrokenPipeError):  # the sweep may have died
+        sender.send(ending)
 
 
 def _follow_parent() -> None:
-    """Save and end where the sweep itself has been killed."""
+    """Have this process save and end if the sweep itself is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _ending(code: int, pipe: Any) -> Ending:
+def _ending(code: int, receiver: Any) -> Ending:
+    """Return the ending that a process has sent, or else one that describes its exit code."""
     try:
-        if pipe.poll():
-            ending: Ending = pipe.recv()
+        if receiver.poll():
+            ending: Ending = receiver.recv()
             return ending
     except EOFError:
         pass
     finally:
-        pipe.close()
+        receiver.close()
     if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-        return Ending("stopped", "stopped at once; the same command resumes from the last checkpoint")
-    word = f"killed by {signal.Signals(-code).name}" if code < 0 else f"gone with exit code {code}"
-    return Ending("killed", f"the process was {word}; the same command resumes from its last checkpoint")
+        return Ending("stopped", "stopped immediately; the same command resumes from the last checkpoint")
+    reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return Ending("killed", f"the process {reason}; the same command resumes from the last checkpoint")
 
 
-RETRIES = 3  # of a job whose process or machine dies: it resumes from its last checkpoint, in any free slot
+RETRIES = 3  # of a job whose process or machine dies: it resumes from its last checkpoint, wherever there is room
 
 
 class RayPool:
-    """As many jobs at once as the cluster can run: a GPU each if it has any, else a core each."""
+    """Runs as many jobs in parallel as the cluster has GPUs or, without GPUs, cores."""
 
     def __init__(self, address: str, *, device: str = "auto", jobs: int | None = None) -> None:
-        """Nothing is started yet; `address` is auto for the cluster that runs on this machine."""
+        """Nothing is started yet; `address` is "auto" for the cluster that runs on this machine."""
         try:
             import ray
         except ModuleNotFoundError:
@@ -234,14 +236,14 @@ class RayPool:
         self._running: dict[Any, Job] = {}
 
     def __enter__(self) -> RayPool:
-        """Join the cluster."""
+        """Connect to the cluster."""
         try:
-            _knock(self._address)
+            _check_reachable(self._address)
             self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (OSError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConnectionError(
-                f"--cluster {self._address}: no Ray cluster answers there ({reason}). `ray start --head` starts one"
+                f"--cluster {self._address}: no Ray cluster at this address ({reason}). `ray start --head` starts one"
             ) from None
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         self._cores = int(max(node.get("CPU", 1) for node in nodes))
@@ -251,31 +253,31 @@ class RayPool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave the cluster."""
+        """Stop all jobs and disconnect from the cluster."""
         self.stop()
         self._ray.shutdown()
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job may be handed to Ray, which waits for free resources itself."""
+        """Whether the job may be submitted; Ray itself waits for free resources."""
         alone = any(running.alone for running in self._running.values())
         full = self._jobs is not None and len(self._running) >= self._jobs
         return not self._running if job.alone else not alone and not full
 
     def start(self, job: Job) -> None:
-        """Hand the job to Ray; one that has to run alone is timed on the CPU, and takes all cores of a machine."""
+        """Submit the job; one that has to run alone is a timing on the CPU, and gets all cores of a machine."""
         cores, gpus = (self._cores, 0) if job.alone else (1, self._gpus)
         task = self._remote.options(num_cpus=cores, num_gpus=gpus, max_retries=RETRIES, name=job.title)
         self._running[task.remote(job, "cuda:0" if gpus else "cpu", cores)] = job
 
     def wait(self, seconds: float) -> list[tuple[Job, Ending]]:
-        """The jobs that have ended, after so many seconds at the latest."""
+        """Wait up to `seconds` for jobs to end; return those that have ended."""
         if not self._running:
             return []
         ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=seconds)
         return [(self._running.pop(task), self._ending(task)) for task in ready]
 
     def stop(self) -> None:
-        """Ask every job to save and end: Ray interrupts those that run, and forgets those that wait."""
+        """Ask all jobs to save and end: Ray interrupts those that run, and drops those that wait."""
         for task in self._running:
             self._ray.cancel(task)
 
@@ -291,17 +293,17 @@ class RayPool:
             return Ending("failed", str(error.cause))
         except errors.RayError as error:
             reason = str(error).strip().splitlines()[0]
-            return Ending("killed", f"{reason} The same command resumes from its last checkpoint")
+            return Ending("killed", f"{reason} The same command resumes from the last checkpoint")
         return ending
 
 
-def _knock(address: str) -> None:
-    """Notice in seconds that nobody answers at an address; Ray itself takes minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise within seconds if an address cannot be reached; Ray itself takes minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if separator and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _work(job: Job, device: str, threads: int) -> Ending:
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is loaded, where this process has not yet
-    return work(job, device, threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # effective if torch is not imported yet
+    return run_job(job, device, threads)

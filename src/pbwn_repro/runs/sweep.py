@@ -1,4 +1,4 @@
-"""Many jobs: run what is missing, skip what is done, resume what was interrupted; one that fails stops no other."""
+"""Run many jobs: skip what is finished, resume what was interrupted; a failing job does not stop the others."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from pbwn_repro.engine.signals import StopRequest
 from pbwn_repro.runs.folder import RunFolder
 from pbwn_repro.runs.jobs import Ending, Job
 
-SECONDS_BETWEEN_LOOKS = 0.25
+POLL_SECONDS = 0.25
 
 
 class Pool(Protocol):
-    """Where jobs run."""
+    """Executes jobs, several at a time."""
 
     def __enter__(self) -> object: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job could start now."""
+        """Whether the job can start immediately."""
 
     def start(self, job: Job) -> None:
-        """Start it."""
+        """Start the job."""
 
     def wait(self, seconds: float) -> list[tuple[Job, Ending]]:
-        """The jobs that have ended, after so many seconds at the latest."""
+        """Wait up to `seconds` for jobs to end; return those that have ended."""
 
     def stop(self) -> None:
-        """Ask all to save and end."""
+        """Ask all running jobs to save and end."""
 
 
 @dataclass
 class Sweep:
-    """Where a sweep stands; each job is in one of the three."""
+    """The state of a sweep; each job is waiting, running or ended."""
 
     waiting: deque[Job] = field(default_factory=deque)
     running: list[Job] = field(default_factory=list)
@@ -46,32 +46,32 @@ class Sweep:
     stopping: bool = False
 
     def having(self, *kinds: str) -> list[tuple[Job, Ending]]:
-        """The jobs that ended in one of these ways."""
+        """Return the jobs whose ending is of one of these kinds."""
         return [(job, ending) for job, ending in self.ended if ending.kind in kinds]
 
 
 class View:
-    """Who looks on: nobody, unless another one says more."""
+    """Displays a sweep while it runs; this base class shows nothing."""
 
     def __enter__(self) -> None:
-        """The sweep begins."""
+        """Called when the sweep begins."""
 
     def __exit__(self, *error: object) -> None:
-        """The sweep has ended."""
+        """Called when the sweep has ended."""
 
     def show(self, sweep: Sweep) -> None:
-        """Something may have changed."""
+        """Called regularly, whether or not the sweep has changed."""
 
 
 def sweep(jobs: Sequence[Job], pool: Pool, view: View | None = None, *, retry: bool = False) -> Sweep:
-    """Run all jobs to their ends. Asked to stop, it has those that run save, and starts no other.
+    """Run all jobs. On a stop request, the running jobs save and end, and no other job is started.
 
-    retry: whether to try again what has diverged before.
+    retry: whether to run jobs again that diverged before.
     """
     view = view or View()
     state = Sweep()
     for job in sorted(jobs, key=lambda job: job.alone):
-        _sort_in(job, state, retry)
+        _enqueue(job, state, retry)
     with pool, view, StopRequest() as stop:
         while state.waiting or state.running:
             while state.waiting and not stop.requested and pool.has_room(state.waiting[0]):
@@ -84,25 +84,26 @@ def sweep(jobs: Sequence[Job], pool: Pool, view: View | None = None, *, retry: b
             if state.stopping and not state.running:
                 break
             view.show(state)
-            for job, ending in pool.wait(SECONDS_BETWEEN_LOOKS):
+            for job, ending in pool.wait(POLL_SECONDS):
                 state.running.remove(job)
                 state.ended.append((job, ending))
         view.show(state)
     return state
 
 
-def _sort_in(job: Job, state: Sweep, retry: bool) -> None:
-    found = job.state
-    if found == "done":
-        state.ended.append((job, Ending("there", job.changed, earlier=True)))
-    elif found == "diverged" and not retry:
+def _enqueue(job: Job, state: Sweep, retry: bool) -> None:
+    job_state = job.state
+    if job_state == "done":
+        state.ended.append((job, Ending("existing", job.changed, earlier=True)))
+    elif job_state == "diverged" and not retry:
         state.ended.append((job, _divergence(RunFolder(job.path).diverged)))
     else:
         state.waiting.append(job)
 
 
-def _divergence(note: Path) -> Ending:
+def _divergence(record: Path) -> Ending:
+    """Read from diverged.json how an earlier attempt ended."""
     try:
-        return Ending("diverged", str(json.loads(note.read_text())["message"]), earlier=True)
+        return Ending("diverged", str(json.loads(record.read_text())["message"]), earlier=True)
     except (ValueError, TypeError, LookupError):
-        return Ending("failed", f"{note} is damaged: remove it to run it again")
+        return Ending("failed", f"{record} is damaged: remove it to repeat the run")

@@ -25,7 +25,7 @@ def runs(tmp_path):
 
 def test_finished_runs_are_kept_without_checkpoints_and_weights(runs, tmp_path):
     done = archive(runs, tmp_path / "results")
-    assert (done.new, done.known, done.unfinished) == (2, 0, 1)
+    assert (done.new, done.existing, done.unfinished) == (2, 0, 1)
     kept = {path.relative_to(tmp_path / "results").as_posix() for path in (tmp_path / "results").rglob("*.*")}
     assert kept == {
         *(f"table-3/short/done/{name}.json" for name in ("config", "environment", "result")),
@@ -42,13 +42,13 @@ def test_keeping_again_adds_what_is_new(runs, tmp_path):
     archive(runs, tmp_path / "results")
     (runs / "table-3/short/started/result.json").write_text("{}")
     done = archive(runs, tmp_path / "results")
-    assert (done.new, done.known, done.unfinished) == (1, 2, 0)
+    assert (done.new, done.existing, done.unfinished) == (1, 2, 0)
 
 
 def test_a_target_among_the_runs_is_not_archived_itself(runs):
-    for new, known in ((2, 0), (0, 2)):
+    for new, existing in ((2, 0), (0, 2)):
         done = archive(runs, runs / "kept")
-        assert (done.new, done.known, done.unfinished) == (new, known, 1)
+        assert (done.new, done.existing, done.unfinished) == (new, existing, 1)
 
 
 def test_a_target_above_the_runs_is_one_like_any_other(runs, tmp_path):
@@ -59,7 +59,7 @@ def test_a_target_above_the_runs_is_one_like_any_other(runs, tmp_path):
 def test_another_result_of_the_same_run_is_refused(runs, tmp_path):
     archive(runs, tmp_path / "results")
     (runs / "table-3/short/done/result.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"done holds another result\.json"):
+    with pytest.raises(ValueError, match=r"result\.json differs from"):
         archive(runs, tmp_path / "results")
 
 

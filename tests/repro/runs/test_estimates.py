@@ -47,7 +47,7 @@ def test_the_bytes_of_a_run_are_those_that_it_leaves(tmp_path):
     import torch
 
     job = digits_job(tmp_path / "run", method="normal", optimizer={"kind": "adam"})
-    job.make(torch.device("cpu"), Quiet())
+    job.run(torch.device("cpu"), Quiet())
     found = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert effort(job.config).bytes == pytest.approx(found, rel=0.05)
 
@@ -55,7 +55,7 @@ def test_the_bytes_of_a_run_are_those_that_it_leaves(tmp_path):
 def test_runs_that_were_made_tell_the_speed(tmp_path):
     job = digits_job(tmp_path / "runs" / "table" / "run")
     speeds = Speeds(tmp_path / "runs", tmp_path / "cache")
-    speeds._kept("speeds", "unused", lambda: 1.0)
+    speeds._cached("speeds", "unused", lambda: 1.0)
     job.path.mkdir(parents=True)
     (job.path / "config.json").write_text(json.dumps(job.config.document))
     (job.path / "environment.json").write_text(json.dumps({"device": "cpu", "threads": 2}))
@@ -68,12 +68,12 @@ def test_runs_that_were_made_tell_the_speed(tmp_path):
 
 def test_what_was_found_out_is_kept(tmp_path):
     config = digits_job(tmp_path).config
-    told = []
-    first = Speeds(tmp_path, tmp_path / "cache", tell=told.append).estimate(config)
+    messages = []
+    first = Speeds(tmp_path, tmp_path / "cache", report=messages.append).estimate(config)
     kept = sorted(path.name for path in (tmp_path / "cache" / "estimates").iterdir())
     assert [name.partition("-")[0] for name in kept] == ["costs", "speeds"]
-    assert Speeds(tmp_path, tmp_path / "cache", tell=told.append).estimate(config) == first
-    assert told == ["measuring this machine's speed with linear layers (once) ..."]
+    assert Speeds(tmp_path, tmp_path / "cache", report=messages.append).estimate(config) == first
+    assert messages == ["measuring this machine's speed with linear layers (once) ..."]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_model_s_file_says_which_speed_of_the_machine_counts_for_it(name, work
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / "cache").write_text("a file where a folder should be")
     speeds = Speeds(tmp_path, tmp_path / "cache")
-    assert [speeds._kept("speeds", "this", lambda: 2.0) for _ in range(2)] == [2.0, 2.0]
+    assert [speeds._cached("speeds", "this", lambda: 2.0) for _ in range(2)] == [2.0, 2.0]
 
 
 def test_a_gpu_takes_its_flops_or_the_time_that_its_host_needs():

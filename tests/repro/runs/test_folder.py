@@ -47,10 +47,10 @@ def test_a_resumed_run_is_logged_and_evaluated_as_it_was_started_whatever_the_co
     assert RunFolder.of(other, tmp_path).path == cut_off
     said = resume(other, cut_off)
     assert said == [
-        "evaluate_every stays at 4 steps, as this run was started, instead of each epoch: for another, choose another "
-        "folder with --out",
-        "log_every stays at 2 steps, as this run was started, instead of 5 steps: for another, choose another folder "
-        "with --out",
+        "evaluate_every stays at 4 steps, as when this run was started, instead of each epoch: to change it, choose "
+        "another folder with --out",
+        "log_every stays at 2 steps, as when this run was started, instead of 5 steps: to change it, choose "
+        "another folder with --out",
     ]
     assert run(configured(), tmp_path / "whole") == [0]
     assert contents(cut_off) == contents(tmp_path / "whole")
@@ -88,7 +88,7 @@ def without(name):
     ("written", "error", "words"),
     [
         (change(seed=2), ConfigError, "holds another configuration"),
-        (change(label_smoothing=0.1), ConfigError, "label_smoothing: there is no such field.*Use a newer pbwn if one"),
+        (change(label_smoothing=0.1), ConfigError, "label_smoothing: unknown field.*If a newer pbwn wrote it"),
         (change(schema=3), ConfigError, "found 3: use a newer pbwn"),
         (without("schema"), OutdatedError, "was written by an earlier version: run `pbwn migrate .*`"),
         (lambda document: "{", ConfigError, "cannot be read"),

@@ -112,14 +112,14 @@ def test_runs_at_any_depth_are_migrated_once_and_others_are_left_alone(here, fin
         (tmp_path / "table-5" / name / "config.json").write_text(json.dumps(fields))
     others = tree(tmp_path / "table-5"), tree(tmp_path / "kept")
     code, said, _ = here("migrate", tmp_path)
-    assert (code, said.splitlines()[-1]) == (0, "2 migrated, 1 in the present format, 2 of other kinds, untouched")
+    assert (code, said.splitlines()[-1]) == (0, "2 migrated, 1 in the current format, 2 of other kinds, unchanged")
     assert f"-> {finished.name}" in said
     for place in ("train", "table-8/short"):
         assert [path.name for path in (tmp_path / place).iterdir()] == [finished.name]
     assert others == (tree(tmp_path / "table-5"), tree(tmp_path / "kept"))
     after = tree(tmp_path)
     code, said, _ = here("migrate", tmp_path / "train", tmp_path / "table-8")
-    assert (code, said) == (0, "2 in the present format\n")
+    assert (code, said) == (0, "2 in the current format\n")
     assert tree(tmp_path) == after
 
 
@@ -141,8 +141,8 @@ def test_a_folder_is_never_overwritten_and_stops_no_other(here, finished, tmp_pa
     before = tree(tmp_path / "a")
     code, said, _ = here("migrate", tmp_path)
     assert code == FAILED
-    assert f"left: {first}: {tmp_path / 'a' / finished.name} exists and is another one" in said
-    assert said.splitlines()[-1] == "1 migrated, 1 in the present format, 1 left"
+    assert f"not migrated: {first}: {tmp_path / 'a' / finished.name} exists with other content" in said
+    assert said.splitlines()[-1] == "1 migrated, 1 in the current format, 1 not migrated"
     assert tree(tmp_path / "a") == before
     assert [path.name for path in (tmp_path / "b").iterdir()] == [finished.name]
 
@@ -151,7 +151,7 @@ def test_a_copy_of_what_is_there_already_goes(here, finished, tmp_path):
     copy_as_version_1(finished, tmp_path)
     shutil.copytree(finished, tmp_path / finished.name)
     code, said, _ = here("migrate", tmp_path)
-    assert (code, said.splitlines()[-1]) == (0, "1 already there, 1 in the present format")
+    assert (code, said.splitlines()[-1]) == (0, "1 already migrated, 1 in the current format")
     assert [path.name for path in tmp_path.iterdir()] == [finished.name]
 
 
@@ -174,7 +174,7 @@ def test_a_folder_that_a_process_works_on_is_left_alone(finished, tmp_path):
         before = tree(tmp_path)
         for dry_run in (True, False):
             [outcome] = migrate(tmp_path, dry_run=dry_run)
-            assert (outcome.kind, "in use by another process" in outcome.detail) == ("left", True)
+            assert (outcome.kind, "in use by another process" in outcome.detail) == ("skipped", True)
         assert tree(tmp_path) == before
         holder.stdin.close()
     assert kinds(tmp_path) == ["migrated"]
@@ -189,9 +189,9 @@ def edit(path, **fields):
     [
         (lambda run: (run / "config.json").write_text("{"), "config.json cannot be read"),
         (lambda run: (run / "config.json").write_text("[]"), "config.json holds no JSON object"),
-        (lambda run: edit(run / "config.json", seed=2), "not that of this folder: its run would be called ladder-"),
+        (lambda run: edit(run / "config.json", seed=2), "not belong to this folder: its run would be called ladder-"),
         (lambda run: edit(run / "config.json", method="pbnw"), "unknown method 'pbnw'"),
-        (lambda run: edit(run / "config.json", batches=2), "batches: there is no such field"),
+        (lambda run: edit(run / "config.json", batches=2), "batches: unknown field"),
         (lambda run: edit(run / "config.json", schema=3), "has schema 3, not 2: use a newer pbwn"),
         (lambda run: edit(run / "result.json", run="f" * 64), "result.json belongs to the run ffffffff"),
         (lambda run: (run / "result.json").write_text("{"), "result.json is damaged"),
@@ -203,7 +203,7 @@ def test_what_cannot_be_trusted_is_named_and_left_as_it_is(damage, words, finish
     damage(path)
     before = tree(tmp_path)
     [outcome] = migrate(tmp_path)
-    assert outcome.kind == "left"
+    assert outcome.kind == "skipped"
     assert words in outcome.detail
     assert tree(tmp_path) == before
 
@@ -244,7 +244,7 @@ def test_cut_off_anywhere_the_old_run_or_the_new_one_is_whole_and_the_same_comma
         with pytest.raises(KilledError):
             list(migrate(tmp_path))
     assert (path.exists() and contents(path) == before) or contents(new) == contents(finished)
-    assert kinds(tmp_path)[0] in ("migrated", "known")
+    assert kinds(tmp_path)[0] in ("migrated", "existing")
     assert [each.name for each in tmp_path.iterdir()] == [finished.name]
     assert contents(new) == contents(finished)
 

@@ -33,7 +33,7 @@ def test_what_is_missing_is_made_and_what_is_done_is_skipped(tmp_path):
     assert kinds(first) == {"seed 1": "done", "seed 2": "done"}
     before = contents(tmp_path / "1")
     second = run(*jobs)
-    assert kinds(second) == {"seed 1": "there", "seed 2": "there", "seed 3": "done"}
+    assert kinds(second) == {"seed 1": "existing", "seed 2": "existing", "seed 3": "done"}
     assert contents(tmp_path / "1") == before
     assert sweep_code(second) == DONE
     assert {path.name for path in (tmp_path / "3").iterdir()}.isdisjoint({"progress.json", "log.txt", "diverged.json"})
@@ -47,7 +47,7 @@ def test_a_killed_process_is_reported_and_its_run_goes_on_to_the_same_bytes(tmp_
     assert "SIGKILL" in ending.message
     assert "the same command resumes" in ending.message
     assert sweep_code(first) == FAILED
-    assert kinds(run(whole, cut)) == {"whole": "there", "cut": "done"}
+    assert kinds(run(whole, cut)) == {"whole": "existing", "cut": "done"}
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 

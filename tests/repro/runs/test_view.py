@@ -12,7 +12,7 @@ from pbwn_repro.metrics import TEST_ERROR
 from pbwn_repro.runs import view
 from pbwn_repro.runs.jobs import DiskReporter, Ending, Progress, read_progress
 from pbwn_repro.runs.sweep import Sweep, View
-from pbwn_repro.runs.view import LinesView, LiveView, Pace, described, drawing, view_for
+from pbwn_repro.runs.view import LinesView, LiveView, Pace, described, render, view_for
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def sweep(tmp_path):
 def drawn(sweep, **options):
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        console.print(drawing(sweep, Pace(), **options))
+        console.print(render(sweep, Pace(), **options))
     return console.export_text()
 
 
@@ -46,7 +46,7 @@ def test_the_table_has_a_row_for_each_run_and_a_line_on_the_whole(sweep):
 
 
 def test_more_runs_than_rows_are_counted(sweep):
-    assert "and 1 more that run" in drawn(sweep, room=1)
+    assert "and 1 more running" in drawn(sweep, room=1)
 
 
 def test_lines_say_each_thing_once(sweep, capsys):
