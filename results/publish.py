@@ -1,4 +1,4 @@
-"""Publish the kept runs: `make results` writes their report, RESULTS.md, and the numbers of the README and the docs."""
+"""Publish the runs of this folder: `make results` writes the report, RESULTS.md, and the results in README and docs."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ FIGURES = ROOT / "docs" / "figures"
 
 
 def published(report: Report) -> dict[Path, str]:
-    """The files that speak of the results, as they should read."""
+    """Return the content of every file that shows results."""
     found = findings(report)
     measured, brief = (f"\n{findings_table(found, intervals=intervals)}\n\n" for intervals in (True, False))
     claims = f"\n{summary(report)}{methods_compared(report)}\n"
@@ -24,24 +24,24 @@ def published(report: Report) -> dict[Path, str]:
     drawing = side_by_side("learning-rate", learning_rates(report))
     return {
         ROOT / "RESULTS.md": whole(report),
-        readme: _filled(_filled(readme.read_text(encoding="utf-8"), "measured", brief), "methods", methods),
-        page: _filled(_filled(page.read_text(encoding="utf-8"), "measured", measured), "results", claims),
+        readme: _fill(_fill(readme.read_text(encoding="utf-8"), "measured", brief), "methods", methods),
+        page: _fill(_fill(page.read_text(encoding="utf-8"), "measured", measured), "results", claims),
         FIGURES / "learning-rate-light.svg": drawing.svg,
         FIGURES / "learning-rate-dark.svg": drawing.dark_svg,
     }
 
 
-def _filled(text: str, mark: str, content: str) -> str:
-    """The text with new content between two marks."""
-    begin, end = f"<!-- {mark}: made by `make results` -->\n", f"<!-- end of {mark} -->"
-    before, _, rest = text.partition(begin)
-    _, ended, after = rest.partition(end)
-    assert ended, f"the marks around {mark!r} are lost"
-    return before + begin + content + end + after
+def _fill(text: str, name: str, content: str) -> str:
+    """Replace the content between the two marks of this name."""
+    start, end = f"<!-- {name}: made by `make results` -->\n", f"<!-- end of {name} -->"
+    before, _, rest = text.partition(start)
+    _, found, after = rest.partition(end)
+    assert found, f"the marks around {name!r} are missing"
+    return before + start + content + end + after
 
 
 def main() -> None:
-    """Write everything that is made from the runs."""
+    """Write the report and every published file."""
     report = collect(RESULTS)
     print(write(report))
     for path, text in published(report).items():

@@ -1,4 +1,4 @@
-"""Differences as lines around zero: where they lie, in which unit, and which side favours whom."""
+"""Forest plots: differences with their intervals as lines on a common axis around zero."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from pbwn_repro.catalog.claims import (
 from pbwn_repro.metrics import METRICS, Metric
 from pbwn_repro.report.model import Meaning, Verdict
 
-_EDGE = 5.0  # percent of the width that stay free on each side
+_EDGE = 5.0  # percent of the width left free on each side
 FOR, AGAINST = "for the claim", "against it"
 
 
 @dataclass(frozen=True)
 class Line:
-    """Where a comparison's limits, difference and single pairs lie, in percent of the width.
+    """The interval, difference and pairs of a comparison, as positions in percent of the width.
 
-    `name` is what tells it from the others; empty where it is the only one.
+    `name` distinguishes it from the other comparisons; it is empty if there are no others.
     """
 
     low: float
@@ -47,10 +47,11 @@ class Forest:
     """The differences of several comparisons on one scale.
 
     Args:
-        ends: the values at both ends of what is drawn.
-        edges: where the margins lie that the claim names.
-        unit: what is compared, in which unit, and its direction.
-        sides: what a difference on the left of zero means, and one on the right.
+        zero: the position of zero.
+        ends: the values at both ends of the axis.
+        edges: the positions of the claim's margins.
+        unit: the metric, its unit and which direction is better.
+        sides: what differences left and right of zero mean.
     """
 
     zero: float
@@ -62,9 +63,9 @@ class Forest:
 
 
 def forest(verdicts: Sequence[Verdict], metric: str = "") -> Forest | None:
-    """Lay out all differences that are known on one scale with zero in sight; None if none is known.
+    """Lay out the differences on one scale that includes zero; None if no verdict has a difference.
 
-    `metric` is that of the table or figure, where the claim names none.
+    `metric` is that of the table or figure, for claims that do not name one.
     """
     known = [verdict for verdict in verdicts if verdict.difference is not None]
     if not known:
@@ -77,23 +78,24 @@ def forest(verdicts: Sequence[Verdict], metric: str = "") -> Forest | None:
     start, end = min(0.0, *edges, *drawn), max(0.0, *edges, *drawn)
     width = (end - start) or 1.0
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return round(_EDGE + (100 - 2 * _EDGE) * (value - start) / width, 1)
 
     lines = []
     for each, name in zip(known, _names(known), strict=True):
         middle = each.difference or 0.0
         low, high = (middle if value is None else value for value in (each.low, each.high))
-        lines.append(Line(place(low), place(middle), place(high), tuple(map(place, each.dots)), each.meaning, name))
+        dots = tuple(map(position, each.dots))
+        lines.append(Line(position(low), position(middle), position(high), dots, each.meaning, name))
     return Forest(
-        *(place(0.0), tuple(lines), (start, end), tuple(map(place, edges))),
+        *(position(0.0), tuple(lines), (start, end), tuple(map(position, edges))),
         unit=_unit(criterion, metric),
         sides=_sides(criterion, known, metric),
     )
 
 
 def _names(verdicts: Sequence[Verdict]) -> list[str]:
-    """What tells comparisons apart: row, what it stands against, column, without those that all have in common."""
+    """Name each comparison by its row, what it is compared with, and its column, omitting what all have in common."""
     parts = [(verdict.row, verdict.against, verdict.column) for verdict in verdicts]
     rows, others, columns = (len(set(kind)) > 1 for kind in zip(*parts, strict=True))
     names = []
@@ -105,7 +107,7 @@ def _names(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _margins(criterion: Criterion) -> tuple[float, ...]:
-    """The limits that a claim names in the unit of the differences; a share of a mean differs between comparisons."""
+    """Return a claim's margins in the unit of the differences, except relative ones, which differ by comparison."""
     if isinstance(criterion, Alike):
         return () if criterion.relative else (-criterion.margin, criterion.margin)
     if isinstance(criterion, NotWorse):
@@ -120,7 +122,7 @@ def _metric(criterion: Criterion, metric: str) -> Metric | None:
 
 
 def _unit(criterion: Criterion, metric: str) -> str:
-    """Such as 'test error, difference in points; lower is better'; a claim of a rise is neither good nor bad."""
+    """Return the label of the axis, such as 'test error, difference in points; lower is better'."""
     measured = _metric(criterion, metric)
     if isinstance(criterion, Wider):
         return "number of good settings, difference; more is better"
@@ -130,20 +132,20 @@ def _unit(criterion: Criterion, metric: str) -> str:
         return "logarithm of the ratio; lower is better"
     points = f" in {measured.points}" if measured.points else ""
     if isinstance(criterion, Costs):
-        return "time over Normal's, in %; less is better"
+        return "extra time over Normal, in %; less is better"
     if isinstance(criterion, Grows):
         return f"growth of the gain in {measured.words}{points and f',{points}'}; more is better"
     if isinstance(criterion, Higher):
-        direction = "the claim says higher"
+        direction = "the claim says higher"  # a rise of the loss is neither good nor bad
     else:
         direction = "lower is better" if measured.lower_is_better else "higher is better"
     return f"{measured.words}, difference{points}; {direction}"
 
 
 def _sides(criterion: Criterion, verdicts: Sequence[Verdict], metric: str) -> tuple[str, str]:
-    """What lies to the left and to the right of zero: a name where all comparisons are of the same two."""
+    """Return what lies left and right of zero; by name if all comparisons are between the same two rows."""
     measured = _metric(criterion, metric)
-    left_is_for = measured is None or measured.lower_is_better
+    lower_is_for = measured is None or measured.lower_is_better
     if isinstance(criterion, Within | Conditioned | MostlyBest | Trains):
         return "", ""
     if isinstance(criterion, Costs):
@@ -159,4 +161,4 @@ def _sides(criterion: Criterion, verdicts: Sequence[Verdict], metric: str) -> tu
         better, worse = f"{row} better", f"{against} better"
     else:
         better, worse = FOR, AGAINST
-    return (better, worse) if left_is_for else (worse, better)
+    return (better, worse) if lower_is_for else (worse, better)

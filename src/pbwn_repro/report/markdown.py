@@ -27,76 +27,81 @@ from pbwn_repro.report.model import (
     in_words,
     plural,
 )
-from pbwn_repro.report.sections import beside_the_paper, machine
+from pbwn_repro.report.sections import differences_from_paper, machine
 from pbwn_repro.report.statistics import FEW, Interval, digits, with_interval
 
 RULES: Mapping[Outcome, str] = {
-    "holds": "the 95 % interval of the difference lies on the claimed side of zero, or within the margin that is "
-    "named.",
-    "does not hold": "it lies on the other side, or beyond the margin, or runs of the method that the claim favours "
-    "diverged.",
-    "undecided": "the interval contains zero, or an edge of the margin, and more runs may decide; or there are fewer "
-    "than two runs on a side, none in a column that the claim speaks of, or not the same settings searched for both.",
+    "holds": "the 95 % interval of the difference lies on the claimed side of zero or, if the claim names a margin, "
+    "within that margin.",
+    "does not hold": "the interval lies on the other side of zero or beyond the margin, or runs of the method that the "
+    "claim favours diverged.",
+    "undecided": "the interval contains zero or an edge of the margin, so that more runs may decide; or a side has "
+    "fewer than two runs, a column that the claim covers has none, or the two sides were not searched over the same "
+    "settings.",
 }
 CAUTIONS = (
-    "A claim with several comparisons holds only if each of them does, which needs no correction for their number. "
-    "One of its n comparisons is enough to reject it, but at a confidence of 1 - 0.05 / n (Holm's first step): a "
-    "comparison that counts against it only at 95 % is shown, and the claim stays undecided.",
-    f"A verdict is preliminary if it rests on fewer than {FEW} pairs of runs, or on a part of the settings that the "
+    "A claim with several comparisons holds only if all of them hold, which needs no correction for multiple testing. "
+    "A single one of n comparisons rejects the claim, but only at a confidence of 1 - 0.05 / n (the first step of "
+    "Holm's method): a comparison that speaks against the claim at 95 % alone leaves it undecided.",
+    f"A verdict is preliminary if it rests on fewer than {FEW} pairs of runs, or on only some of the settings that the "
     "protocol searches.",
-    "Runs of the same seed see the same data in the same order, and the same labels: they are compared in pairs. Below "
-    "eight pairs by Student's t on the differences, from eight on by Wilcoxon's signed-rank test with the interval of "
-    "Hodges and Lehmann, which does not assume normal errors: those of table 8 are skewed, and one failed run would "
-    "dominate the mean. Without common seeds, by Welch's test. The interval of a median over rounds is exact.",
-    "n is the number of runs on each side; of times, the number of rounds in which every method took a step. Margins "
-    "are ours: where the paper says 'nearly identical' or 'little', a test needs a number.",
-    "Where settings were searched, the best is the one with the lowest value of what is shown, over the seeds that "
-    "settings have in common; where that is a test error, it was chosen on the test set.",
+    "Runs with the same seed see the same data in the same order, with the same labels, so they are compared in pairs: "
+    "by Student's t on the differences below eight pairs, and by Wilcoxon's signed-rank test from eight on. The "
+    "interval of the latter (Hodges and Lehmann) does not assume normal errors: those of table 8 are skewed, and one "
+    "failed run would dominate the mean. Runs without common seeds are compared by Welch's test. The interval of a "
+    "median over rounds is exact.",
+    "n is the number of runs on each side or, for times, the number of rounds, in each of which every method takes a "
+    "step. The margins are ours: where the paper says 'nearly identical' or 'little', a test needs a number.",
+    "Where settings were searched, the best one has the lowest value of the metric shown, over the seeds that all "
+    "settings have in common. If that metric is the test error, the setting was selected on the test set.",
 )
-_INTRODUCTION = "Every number comes from run folders; `pbwn report` writes this page from them.\n"
+_INTRODUCTION = (
+    "Written by `pbwn report` from run folders. Unless a remark says otherwise, every number comes from them.\n"
+)
 _VERDICTS = """\
-Where a number comes from elsewhere, a remark says so. A cell shows ours, then the paper's number in italics. A verdict
-answers a claim of the paper with our runs at one scale:
+A table cell shows our number, then the paper's in italics. A verdict states what our runs at one scale say about a
+claim of the paper:
 """
 _PAPER = """\
-The column 'paper' is the same interval from the paper's own means, spreads and seeds, where it gives them."""
+The column 'paper' shows the same interval, computed from the paper's own means, spreads and seeds where it gives them.\
+"""
 _HEADER = (
     *("row", "column", "ours", "deviation", "median", "runs", "diverged", "chosen"),
     *("paper", "paper_spread", "paper_seeds"),
 )
-_TINY = 1e-5  # below, powers of ten read more easily than zeros
+_TINY = 1e-5  # below this, scientific notation is easier to read
 
 
 # --- cells and tables
 
 
 def ours_text(summary: Summary | None, decimals: int = 2, *, median: bool = False, fixed: bool = False) -> str:
-    """Ours as in `7.94 ± 0.16 (5)`, with no more decimals than the spread leaves; a dash where nothing was run.
+    """Format our number, as in `7.94 ± 0.16 (5)`, with no more decimals than its spread supports.
 
-    Of two runs both values, as in `7.85, 8.02 (2)`.
+    Two runs are both shown, as in `7.85, 8.02 (2)`; a cell without runs is a dash.
     """
     if summary is None:
         return "-"
-    lost = f"{summary.diverged} diverged" if summary.diverged else ""
+    diverged = f"{summary.diverged} diverged" if summary.diverged else ""
     if not summary.values:
-        return lost
+        return diverged
     if summary.is_count:
         return f"{summary.mean:.0f}"
-    counted = ", ".join(part for part in (str(summary.count), lost) if part)
+    runs = ", ".join(part for part in (str(summary.count), diverged) if part)
     if 0 < abs(summary.mean) < _TINY and not fixed:
-        return f"{summary.mean:.1e} ({counted})"
+        return f"{summary.mean:.1e} ({runs})"
     most = _decimals(summary.mean, decimals, fixed=fixed)
     if summary.is_pair:
-        return f"{', '.join(f'{value:.{most}f}' for value in summary.values)} ({counted})"
+        return f"{', '.join(f'{value:.{most}f}' for value in summary.values)} ({runs})"
     known = most if summary.decimals is None else min(most, summary.decimals)
     spread = "" if summary.deviation is None else f" ± {summary.deviation:.{known}f}"
-    # A failed run carries mean and spread, and leaves the median where it is.
+    # A failed run dominates the mean and the spread, but not the median.
     middle = f", median {summary.median:.{most}f}" if median and summary.count > 1 else ""
-    return f"{summary.mean:.{known}f}{spread}{middle} ({counted})"
+    return f"{summary.mean:.{known}f}{spread}{middle} ({runs})"
 
 
 def paper_text(number: Number | None, *, fixed: bool = False) -> str:
-    """The paper's as it prints it; a dash where it has none."""
+    """Format the paper's number as it prints it; a dash if it has none."""
     if number is None:
         return "-"
     decimals = _decimals(number.value, number.decimals, fixed=fixed)
@@ -105,63 +110,65 @@ def paper_text(number: Number | None, *, fixed: bool = False) -> str:
 
 
 def texts(cell: Cell, *, median: bool = False, fixed: bool = False) -> tuple[str, str]:
-    """Ours and the paper's, with at most as many decimals as the paper prints."""
+    """Format our number and the paper's, with at most as many decimals as the paper prints."""
     decimals = cell.paper.decimals if cell.paper else 2
     return ours_text(cell.ours, decimals, median=median, fixed=fixed), paper_text(cell.paper, fixed=fixed)
 
 
 def chosen_text(summary: Summary | None) -> str:
-    """The best of what was searched, as in `lr = 0.3`."""
+    """Format the best of the searched settings, as in `lr = 0.3`."""
     return ", ".join(f"{name} = {value:g}" for name, value in (summary.chosen if summary else {}).items())
 
 
 def best_settings(table: Table) -> list[str]:
-    """The settings that were chosen: the one of all cells, or that of each column, or each with its rows and columns.
+    """List the chosen settings: one for all cells, one for each column, or each with its rows and columns.
 
-    Columns of the same runs, such as an error and a loss, count as one.
+    Columns that show the same runs, such as an error and a loss, count as one.
     """
-    places = {column.value: column.title.partition(",")[0] for column in table.columns}
+    titles = {column.value: column.title.partition(",")[0] for column in table.columns}
     chosen = {
-        (row.title, places[column.value]): words
+        (row.title, titles[column.value]): words
         for row in table.rows
         for column in table.columns
         if (words := chosen_text(table.cells[row.key, column].ours))
     }
     if len(set(chosen.values())) < 2:
         return list(dict.fromkeys(chosen.values()))
-    by_place = {place: {words for (_, where), words in chosen.items() if where == place} for place in places.values()}
-    if all(len(settings) == 1 for settings in by_place.values()):
-        return [f"{place}: {words}" for place, [words] in by_place.items()]
-    by_row = {row.title: {words for (title, _), words in chosen.items() if title == row.title} for row in table.rows}
-    found: dict[str, dict[str, None]] = {}
-    for (row, place), words in chosen.items():
+    by_column = {
+        column: {words for (_, other), words in chosen.items() if other == column} for column in titles.values()
+    }
+    if all(len(settings) == 1 for settings in by_column.values()):
+        return [f"{column}: {words}" for column, [words] in by_column.items()]
+    by_row = {row.title: {words for (other, _), words in chosen.items() if other == row.title} for row in table.rows}
+    cells: dict[str, dict[str, None]] = {}
+    for (row, column), words in chosen.items():
         name = f"“{row}”" if "," in row else row
-        found.setdefault(words, {})[name if len(by_row[row]) == 1 else f"{name} ({place})"] = None
-    return [f"{words} for {', '.join(cells)}" for words, cells in found.items()]
+        cells.setdefault(words, {})[name if len(by_row[row]) == 1 else f"{name} ({column})"] = None
+    return [f"{words} for {', '.join(names)}" for words, names in cells.items()]
 
 
 def markdown(table: Table) -> str:
-    """One line a row: ours, then the paper's in italics."""
-    told = any(row.about for row in table.rows)
+    """Format a table as Markdown: in each cell our number, then the paper's in italics."""
+    has_about = any(row.about for row in table.rows)
     lines = [
-        ["", *(["what it does"] if told else []), *(column.title for column in table.columns)],
-        ["---", *(["---"] if told else []), *("---:" for _ in table.columns)],
+        ["", *(["what it does"] if has_about else []), *(column.title for column in table.columns)],
+        ["---", *(["---"] if has_about else []), *("---:" for _ in table.columns)],
     ]
     for row in table.rows:
         cells = [table.cells[row.key, column] for column in table.columns]
-        about = [row.about] if told else []
+        about = [row.about] if has_about else []
         lines.append([row.title, *about, *(_markdown_cell(cell, table) for cell in cells)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def without_literature(table: Table) -> Table:
-    """The table without rows that hold numbers of the paper alone: those stand in the artefact's first table."""
+    """Return the table without rows that only quote the paper; the artefact's first table has those."""
     kept = tuple(row for row in table.rows if any(table.cells[row.key, column].ours for column in table.columns))
     return table if kept == table.rows or not kept else replace(table, rows=kept)
 
 
 def comma_separated(table: Table) -> str:
-    """A line for each cell that holds anything, numbers in full."""
+    """Format a table as CSV: a line for each cell that is not empty, with numbers in full."""
     titles = {row.key: row.title for row in table.rows}
     lines = []
     for (row, column), cell in table.cells.items():
@@ -174,13 +181,13 @@ def comma_separated(table: Table) -> str:
             line |= {"paper": paper.value, "paper_spread": paper.spread, "paper_seeds": paper.seeds}
         if ours or paper:
             lines.append(line)
-    # As objects: a column of counts with gaps would become one of floats.
+    # dtype=object, as pandas would turn a column of counts with gaps into floats.
     text: str = pd.DataFrame(lines, columns=_HEADER, dtype=object).to_csv(index=False, lineterminator="\n")
     return text
 
 
 def latex(table: Table, caption: str) -> str:
-    """A table for booktabs: below each row of ours, the paper's."""
+    """Format a table as LaTeX (booktabs), with the paper's numbers in a row below ours."""
     lines = [
         r"\begin{table}",
         rf"\caption{{{_escape(caption)}}}",
@@ -191,13 +198,13 @@ def latex(table: Table, caption: str) -> str:
     ]
     for row in table.rows:
         cells = [table.cells[row.key, column] for column in table.columns]
-        written = [texts(cell, median=table.medians, fixed=table.fixed) for cell in cells]
+        pairs = [texts(cell, median=table.medians, fixed=table.fixed) for cell in cells]
         if any(cell.ours for cell in cells):
-            lines.append(_latex_row(_escape(row.title), [mine for mine, _ in written]))
+            lines.append(_latex_row(_escape(row.title), [ours for ours, _ in pairs]))
             if any(cell.paper for cell in cells):
-                lines.append(_latex_row(r"\quad paper", [theirs for _, theirs in written]))
+                lines.append(_latex_row(r"\quad paper", [paper for _, paper in pairs]))
         else:
-            lines.append(_latex_row(rf"{_escape(row.title)} (paper)", [theirs for _, theirs in written]))
+            lines.append(_latex_row(rf"{_escape(row.title)} (paper)", [paper for _, paper in pairs]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
@@ -215,7 +222,7 @@ def _escape(words: str) -> str:
 
 
 def _decimals(value: float, decimals: int, *, fixed: bool) -> int:
-    """So many decimals, or as many as a small number needs."""
+    """Return `decimals`, or as many as a small number needs."""
     if 0 < abs(value) < 0.1 and not fixed:
         return max(decimals, min(12, 2 - math.floor(math.log10(abs(value)))))
     return decimals
@@ -225,7 +232,7 @@ def _decimals(value: float, decimals: int, *, fixed: bool) -> int:
 
 
 def whole(report: Report) -> str:
-    """The report: all verdicts, then each section, then what was not run and what was left out."""
+    """Format the report as Markdown: all verdicts, each section, what was not run and what was left out."""
     has_verdicts = any(section.verdicts for section in report.sections)
     parts = ["# Results\n", _INTRODUCTION]
     if found := findings(report):
@@ -245,12 +252,12 @@ def whole(report: Report) -> str:
         parts += ["\n## Not run\n", not_run(report)]
     if report.left_out:
         parts += ["\n## Found, but left out\n"]
-        parts += [f"- `{path.relative_to(report.root)}`: {why}" for path, why in report.left_out.items()]
+        parts += [f"- `{path.relative_to(report.root)}`: {reason}" for path, reason in report.left_out.items()]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def overview(report: Report) -> str:
-    """Each claim once, below it its comparisons: outcome, interval, runs, scale; of variants those that were run."""
+    """Format each claim once, above its comparisons: outcome, interval, runs, scale; variants only if they were run."""
     lines = [
         "| claim and comparisons | verdict | difference, 95 % interval | n | scale | paper |",
         "|---|---|---:|---:|---|---:|",
@@ -258,7 +265,7 @@ def overview(report: Report) -> str:
     for number, claims in claims_tested(report.sections).items():
         for each in claims:
             compared = [
-                _line(section, verdict)
+                _comparison(section, verdict)
                 for section, decided in each.sections
                 for verdict in decided.verdicts
                 if not section.variant or verdict.difference is not None
@@ -268,32 +275,31 @@ def overview(report: Report) -> str:
 
 
 def comparisons(report: Report) -> str:
-    """How many comparisons there are, and what their number means."""
+    """Return how many comparisons have an interval, and what follows from their number."""
     count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
     return (
-        f"{count} comparisons have a 95 % interval, not corrected for their number: between equal methods, about one "
-        "in twenty would differ by chance. A verdict against a claim is corrected for the number of the claim's "
-        "comparisons."
+        f"{count} comparisons have a 95 % interval, not corrected for multiple testing: about one in twenty would "
+        "exclude zero by chance if the methods were equal. A verdict against a claim is corrected for the number of "
+        "the claim's comparisons."
     )
 
 
 def summary(report: Report) -> str:
-    """A line for each claim of the paper: what its comparisons say together, their number, n, and the scale.
+    """Format the claims as a table: verdict, number of comparisons, n and scale, with the notes on each test.
 
-    What has to be known about a test stands with it. A claim that was tested at several scales has a line for each, and
-    stands in the first.
+    A claim that was tested at several scales has a line for each, and is spelt out in the first.
     """
     lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
     for number, claims in claims_tested(section for section in report.sections if not section.variant).items():
         for each in claims:
             words = f"{number}: {each.claim.words}"
-            for place, (section, decided) in enumerate(each.sections):
-                notes = [f"*{note}*" for note in ("" if place else each.claim.note, decided.beside) if note]
+            for index, (section, decided) in enumerate(each.sections):
+                notes = [f"*{note}*" for note in ("" if index else each.claim.note, decided.beside) if note]
                 sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
                 cells = (
-                    ". ".join(filter(None, ["" if place else words, " ".join(notes)])),
+                    ". ".join(filter(None, ["" if index else words, " ".join(notes)])),
                     f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
-                    counted(decided),
+                    _outcome_counts(decided),
                     " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
                     section.scale,
                 )
@@ -302,7 +308,7 @@ def summary(report: Report) -> str:
 
 
 def methods_compared(report: Report, *, losses: bool = True) -> str:
-    """The paper's relatives that were run, at the largest scale but smoke; empty where fewer than two were."""
+    """Format the comparison with the paper's relatives at the largest scale but smoke; empty below two methods."""
     sections = {each.scale: each for each in report.shown if each.artefact.name == RELATIVES.name and not each.variant}
     section = sections.get("paper") or sections.get("short")
     table = without_literature(section.table) if section and section.table else None
@@ -314,43 +320,43 @@ def methods_compared(report: Report, *, losses: bool = True) -> str:
     return f"\nThe methods on figure 2's network ({section.setting}): {table.unit}.\n\n{markdown(table)}"
 
 
-def counted(decided: Decided) -> str:
-    """How many comparisons came out how."""
+def _outcome_counts(decided: Decided) -> str:
+    """Return the number of comparisons with each outcome."""
     return ", ".join(f"{count} {plural(outcome, count)}" for outcome, count in decided.counts.items())
 
 
 def not_run(report: Report) -> str:
-    """What is missing, a line each."""
+    """List what is missing, a line each."""
     lines = [
         f"- {heading(line.artefact)}, {line.what}: `{line.command}`{f' ({line.price})' if line.price else ''}"
         for line in missing(report)
     ]
-    return "\n".join([*lines, f"\n{ASSUMPTION}"]) if lines else "Nothing: every artefact has its runs."
+    return "\n".join([*lines, f"\n{ASSUMPTION}"]) if lines else "Nothing: all artefacts have their runs."
 
 
 def hardware(report: Report) -> str:
-    """What the runs were made on: each machine once, with what was made there."""
-    made: dict[str, dict[str, None]] = {}
+    """List the machines that the runs were made on, with the artefacts of each."""
+    artefacts: dict[str, dict[str, None]] = {}
     for section in report.sections:
         for environment in section.environments:
-            made.setdefault(machine(environment), {})[section.number] = None
-    return "\n".join(f"Run on {place}: {', '.join(names)}." for place, names in sorted(made.items()))
+            artefacts.setdefault(machine(environment), {})[section.number] = None
+    return "\n".join(f"Run on {name}: {', '.join(numbers)}." for name, numbers in sorted(artefacts.items()))
 
 
 def protocol(section: Section) -> str:
-    """What a section's protocol is called: that of the demo and of own runs has no scales."""
+    """Return the heading of a section's protocol; the demo and own runs have no scales."""
     return "Protocol at paper scale" if section.is_reproduced else "Protocol"
 
 
 def _section(section: Section, *, first: bool) -> Iterator[str]:
-    """A section; the paper's sentences and the numbers of others that its table quotes stand in the first of each."""
+    """Yield the parts of a section; the artefact's first section also quotes the paper and other systems' numbers."""
     yield f"## {section.title}\n"
     yield f"{section.artefact.about}\n"
     remarks = [f"{paragraph}\n" for paragraph in section.remarks]
     yield from remarks if section.opens_with_remarks else ()
     yield f"{protocol(section)}: {section.artefact.protocol}\n"
     if section.table:
-        if words := beside_the_paper(section):
+        if words := differences_from_paper(section):
             yield f"{words[:1].upper()}{words[1:]}.\n"
         yield f"{section.table.unit[:1].upper()}{section.table.unit[1:]}; {section.table.legend}:\n"
         yield markdown(section.table if first else without_literature(section.table))
@@ -360,8 +366,8 @@ def _section(section: Section, *, first: bool) -> Iterator[str]:
         claim = decided.claim
         if first and claim.quote:
             yield f"> “{claim.quote}”\n"
-        said = (f"Tested: {claim.words}.", decided.beside, *((claim.note, claim.remark) if first else ()))
-        yield f"{' '.join(part for part in said if part)}\n"
+        sentences = (f"Tested: {claim.words}.", decided.beside, *((claim.note, claim.remark) if first else ()))
+        yield f"{' '.join(filter(None, sentences))}\n"
         yield "\n".join(f"- **{_outcome(verdict)}**: {verdict.sentence}" for verdict in decided.verdicts) + "\n"
         if words := needed(decided, section):
             yield f"{words}\n"
@@ -377,7 +383,8 @@ def _outcome(verdict: Verdict) -> str:
     return in_words(verdict.outcome, preliminary=decided and verdict.preliminary)
 
 
-def _line(section: Section, verdict: Verdict) -> str:
+def _comparison(section: Section, verdict: Verdict) -> str:
+    """Format a comparison as a line of the overview."""
     compared = " against ".join(part for part in (verdict.row, verdict.against) if part)
     paper = verdict.paper
     cells = (

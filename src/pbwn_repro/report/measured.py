@@ -1,4 +1,4 @@
-"""What is measured in one go: figure 1's condition numbers and table 5's times, with what they say to the claims."""
+"""Sections of measured artefacts: landscapes, conditioning, step times and gradients, with their verdicts."""
 
 from __future__ import annotations
 
@@ -38,68 +38,70 @@ from pbwn_repro.report.verdicts import between, one_sided, undecided
 Result = Mapping[str, Any]
 _AGREEMENT = 1e-6  # between closed form and automatic differentiation
 _NORMAL = "normal"
-# What table 5 shows of each network, by the name of a column's metric.
+# The columns of table 5 for each network, by metric.
 _COSTS = {"relative": "% over Normal", "own": "projection alone, %", "hours": "hours"}
 
 
 def measured_section(artefact: MeasuredArtefact, scale: Scale, root: Path) -> tuple[Section | None, dict[Path, str]]:
-    """The section of a measurement at a scale, if there is one; and the folders that were left out, with the reason."""
+    """Return the section of a measurement at a scale, if any, and the folders that were left out with the reasons."""
     protocols = (artefact.options(scale), *artefact.earlier(scale))
-    wanted = [folder_of(root, artefact.name, scale, artefact.measurement, options).path.name for options in protocols]
+    names = [folder_of(root, artefact.name, scale, artefact.measurement, options).path.name for options in protocols]
     found: dict[str, Section] = {}
     left_out: dict[Path, str] = {}
-    place = root / artefact.name / scale
-    for path in folders_in(place):
+    parent = root / artefact.name / scale
+    for path in folders_in(parent):
         try:
             config = read_json(path / "config.json")
             if set(config) != {"measurement", "options"} or not isinstance(config["options"], dict):
-                raise DamageError("config.json is no configuration of a measurement")
+                raise DamageError("config.json is not the configuration of a measurement")
             own = folder_of(root, artefact.name, scale, str(config["measurement"]), config["options"])
             if own.path.name != path.name:
-                raise DamageError(f"config.json is not that of this folder: it would be called {own.path.name}")
-            if path.name not in wanted:
-                raise DamageError(f"another protocol: {artefact.name} at scale {scale} is {wanted[0]}")
+                raise DamageError(f"config.json is not that of this folder: it belongs in {own.path.name}")
+            if path.name not in names:
+                raise DamageError(f"another protocol: {artefact.name} at scale {scale} is {names[0]}")
             found[path.name] = _section(artefact, scale, path)
         except DamageError as error:
             left_out[path] = str(error)
-    shown, *others = [name for name in wanted if name in found] or [""]
-    left_out |= {place / name: f"an earlier protocol: {shown} is shown" for name in others}
+    shown, *others = [name for name in names if name in found] or [""]
+    left_out |= {parent / name: f"an earlier protocol: {shown} is shown" for name in others}
     return found.get(shown), left_out
 
 
 def _section(artefact: MeasuredArtefact, scale: Scale, path: Path) -> Section:
     if not (path / "result.json").exists():
         verdicts = tuple(undecided(claim, "The measurement is not finished.") for claim in artefact.claims)
-        begun = pd.DataFrame([{"path": path, "state": "unfinished"}], columns=COLUMNS)
-        return Section(artefact, scale, begun, verdicts=verdicts, notes=("The measurement is not finished.",))
+        started = pd.DataFrame([{"path": path, "state": "unfinished"}], columns=COLUMNS)
+        return Section(artefact, scale, started, verdicts=verdicts, notes=("The measurement is not finished.",))
     result, environment = read_json(path / "result.json"), read_environment(path / "environment.json")
-    show: Callable[[MeasuredArtefact, Scale, Result], Section] = {
-        "conditioning": _spectra,
+    build: Callable[[MeasuredArtefact, Scale, Result], Section] = {
+        "conditioning": _conditioning,
         "gradients": _gradients,
         "landscape": _landscape,
         "time-cost": _time_cost,
     }[artefact.measurement]
     try:
-        shown = show(artefact, scale, result)
+        section = build(artefact, scale, result)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamageError(f"result.json is not what the measurement writes ({error!r})") from None
-    return replace(shown, notes=(f"Scale {scale}.", *shown.notes), environments=(environment,), measurement=path)
+    notes = (f"{scale.capitalize()} scale.", *section.notes)
+    return replace(section, notes=notes, environments=(environment,), measurement=path)
 
 
 # --- figure 1
 
 
 def _landscape(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
-    """The curves over alpha and the verdicts; ValueError where closed form and measurement do not agree.
+    """Return figure 1's curves over alpha and verdicts; its condition numbers are drawn with the surfaces.
 
-    The condition numbers are drawn with the surfaces.
+    Raises:
+        ValueError: closed form and measurement disagree.
     """
     _check_landscape(result)
     at_minimum, projected = (result[part]["largest_eigenvalue"]["measured"] for part in ("minimum", "projected"))
     alpha = tuple(result["alpha"])
     curves = tuple(
-        Curve(Row(look, title, look), alpha, tuple(values), tuple(values), tuple(values), 1)
-        for look, title, values in (
+        Curve(Row(style, title, style), alpha, tuple(values), tuple(values), tuple(values), 1)
+        for style, title, values in (
             (_NORMAL, "at a minimum, scaled", at_minimum),
             ("pbwn", "after projection", projected),
         )
@@ -107,11 +109,11 @@ def _landscape(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sect
     title = "Largest eigenvalue of the Hessian, λ: gradient descent is stable only for learning rates below 2 / λ"
     name = f"{artefact.name}-{scale}-largest-eigenvalue"
     plot = Plot(name, title, ALPHA, "largest eigenvalue", curves, True, True, main=True)
-    verdicts = tuple(_conditioning(claim, result) for claim in artefact.claims)
+    verdicts = tuple(_landscape_verdict(claim, result) for claim in artefact.claims)
     return Section(artefact, scale, plots=(plot,), verdicts=verdicts, landscapes=result)
 
 
-def _conditioning(claim: Claim, result: Result) -> Verdict:
+def _landscape_verdict(claim: Claim, result: Result) -> Verdict:
     assert isinstance(claim.criterion, Conditioned)
     alpha = result["alpha"]
     scaled, projected = (result[name]["condition"]["measured"] for name in ("general", "projected"))
@@ -119,15 +121,15 @@ def _conditioning(claim: Claim, result: Result) -> Verdict:
         holds = all(after > before for before, after in pairwise(scaled))
         ends = [f"{significant(scaled[end])} at {ALPHA} = {alpha[end]:g}" for end in (0, -1)]
         grows = ", growing at every step" if holds else ""
-        words = f"The condition number goes from {' to '.join(ends)}{grows}. Computed exactly: there is no interval."
+        words = f"The condition number goes from {' to '.join(ends)}{grows}. Computed exactly, so without an interval."
     else:
         worst = max(projected)
         holds = worst <= scaled[0]
         words = (
-            f"After projection it is at most {significant(worst)} for every {ALPHA}, {significant(scaled[0])} at equal "
-            f"magnitude. Of two directions the projection leaves {max(result['projected']['directions_left'])}, and "
-            "one direction has the condition number 1: with a single input this follows from the projection itself. "
-            "Computed exactly: there is no interval."
+            f"After projection it is at most {significant(worst)} for every {ALPHA}, against {significant(scaled[0])} "
+            f"at equal magnitude. Of two directions the projection leaves {max(result['projected']['directions_left'])}"
+            ", and a single direction has the condition number 1: with one input, this follows from the projection "
+            "itself. Computed exactly, so without an interval."
         )
     return Verdict(claim, "holds" if holds else "does not hold", words)
 
@@ -148,37 +150,37 @@ def _check_landscape(result: Result) -> None:
 
 # --- conditioning
 
-_SEEN = {
+_QUANTITIES = {
     "largest": "largest eigenvalue",
-    "spectrum": "eigenvalues, first over last",
-    "gradients": "gradients, max over min",
+    "spectrum": "eigenvalue ratio, largest to last",
+    "gradients": "gradient norm ratio, largest to smallest",
 }
 
 
-def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
-    """The table of what stands at the end, with the verdicts on it, and the curves over all moments of training."""
+def _conditioning(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
+    """Return the quantities at the end of training as a table with verdicts, and their curves over training."""
     networks, moments = result["networks"], range(len(result["moments"]))
     end = moments[-1]
     names = [name for one in result["methods"] for name in ((one, WN_WEIGHTS) if one == "wn" else (one,))]
     rows = [Row(name, _title(name), name) for name in names]
-    # One number of each seed's run.
-    seen = {
+    # One number for each seed.
+    values = {
         (network, row.key, kind, moment): [
-            _seen(run[moment], row.key, kind) for run in part["methods"]["wn" if row.key == WN_WEIGHTS else row.key]
+            _quantity(run[moment], row.key, kind) for run in part["methods"]["wn" if row.key == WN_WEIGHTS else row.key]
         ]
         for row in rows
         for network, part in networks.items()
-        for kind in _SEEN
+        for kind in _QUANTITIES
         for moment in moments
     }
     columns = {
         (network, kind): Column(f"{network}, {words}", network, kind)
         for network in networks
-        for kind, words in _SEEN.items()
+        for kind, words in _QUANTITIES.items()
     }
     cells = {
-        (name, columns[network, kind]): Cell(Summary.of(values) if all(map(isfinite, values)) else None, None)
-        for (network, name, kind, moment), values in seen.items()
+        (name, columns[network, kind]): Cell(Summary.of(seeds) if all(map(isfinite, seeds)) else None, None)
+        for (network, name, kind, moment), seeds in values.items()
         if moment == end
     }
     plots = [
@@ -188,7 +190,7 @@ def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sectio
             "share of training",
             words,
             tuple(
-                _seen_curve(row, result["moments"], [seen[network, row.key, kind, moment] for moment in moments])
+                _quantity_curve(row, result["moments"], [values[network, row.key, kind, moment] for moment in moments])
                 for row in rows
                 if row.key != WN_WEIGHTS or kind != "gradients"
             ),
@@ -196,23 +198,26 @@ def _spectra(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sectio
             main=kind == "spectrum",
         )
         for network in networks
-        for kind, words in _SEEN.items()
+        for kind, words in _QUANTITIES.items()
     ]
     verdicts = [
-        _seen_verdict(claim, network, kind, pair, [seen[network, name, kind, end] for name in pair], number)
+        _quantity_verdict(claim, network, kind, pair, [values[network, name, kind, end] for name in pair], number)
         for claim in artefact.claims
         for number in [len(networks) * len(_pairs(claim))]
         for network in networks
         for kind, pair in _pairs(claim)
     ]
     table = Table(
-        tuple(rows), tuple(columns.values()), cells, unit="of the training loss on fixed examples, at the end"
+        tuple(rows),
+        tuple(columns.values()),
+        cells,
+        unit="curvature and gradients of the training loss on fixed examples, at the end",
     )
     return Section(artefact, scale, table=table, plots=tuple(plots), verdicts=tuple(verdicts))
 
 
 def _pairs(claim: Claim) -> list[tuple[str, tuple[str, str]]]:
-    """What a claim compares, and of whom."""
+    """Return the quantity and the two rows of each of a claim's comparisons."""
     criterion = claim.criterion
     assert isinstance(criterion, Better)
     return [(criterion.metric, (row, than)) for row in criterion.rows for than in criterion.than]
@@ -222,8 +227,8 @@ def _title(name: str) -> str:
     return f"{method('wn').title}, its weights" if name == WN_WEIGHTS else method(name).title
 
 
-def _seen(found: Mapping[str, Any], name: str, kind: str) -> float:
-    """One number of a run at a moment; infinite where the spectrum's top is not positive, NaN where none was taken."""
+def _quantity(found: Mapping[str, Any], name: str, kind: str) -> float:
+    """Return one number of a run at a moment: infinite if the last eigenvalue is not positive, NaN if not measured."""
     of_weights = name == WN_WEIGHTS
     if kind == "gradients":
         norms = [norm for norm in _layer_norms(found["gradient_norms"]) if norm > 0]
@@ -235,7 +240,7 @@ def _seen(found: Mapping[str, Any], name: str, kind: str) -> float:
 
 
 def _layer_norms(norms: Mapping[str, float]) -> list[float]:
-    """The norm of each layer's gradient: WN has two parameters in place of a weight, which belong together.
+    """Return the norm of each layer's gradient; WN has two parameters in place of a weight, which are combined.
 
     >>> proxy = "1.parametrizations.weight.original"
     >>> _layer_norms({"0.weight": 2.0, f"{proxy}0": 3.0, f"{proxy}1": 4.0})
@@ -248,42 +253,45 @@ def _layer_norms(norms: Mapping[str, float]) -> list[float]:
     return [hypot(*each) for each in layers.values()]
 
 
-def _seen_curve(row: Row, moments: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:
-    """The mean and the range over seeds at each moment that has numbers."""
+def _quantity_curve(row: Row, moments: Sequence[float], values: Sequence[Sequence[float]]) -> Curve:
+    """Return the mean and range over seeds, at each moment that has finite values."""
     known = [(float(moment), [*filter(isfinite, seeds)]) for moment, seeds in zip(moments, values, strict=True)]
     kept = [(moment, seeds) for moment, seeds in known if seeds]
     means, lows, highs = (tuple(of(seeds) for _, seeds in kept) for of in (mean, min, max))
     return Curve(row, tuple(moment for moment, _ in kept), means, lows, highs, len(values[0]))
 
 
-def _seen_verdict(
+def _quantity_verdict(
     claim: Claim, network: str, kind: str, pair: tuple[str, str], sides: Sequence[Sequence[float]], number: int
 ) -> Verdict:
-    """Compared as logarithms, in pairs by seed: ratios have no scale of their own."""
+    """Compare the logarithms in pairs by seed, as only the ratio of such quantities is meaningful."""
     names = (_title(pair[0]), _title(pair[1]), network)
     ours, theirs = ({seed: log(value) for seed, value in enumerate(side, 1) if isfinite(value)} for side in sides)
     if not ours or not theirs:
-        return undecided(claim, f"The spectrum's top of {names[0]} or {names[1]} on {network} has no such ratio.")
+        quantity = _QUANTITIES[kind].capitalize()
+        return undecided(claim, f"{quantity}: no finite value for {names[0]} or {names[1]} on {network}.")
     compared, strict = (compare(ours, theirs, confidence) for confidence in confidences(number))
     outcome, firmly = (one_sided(found.interval, found.counts, lower=True) for found in (compared, strict))
-    basis = f"difference of logarithms; {compared.kind}" if compared.kind else "one run a side"
-    words = (
-        f"{_SEEN[kind]}: {digits(mean(sides[0]))} of {names[0]}, {digits(mean(sides[1]))} of {names[1]} on {network} "
-        f"({basis})."
-    )
+    basis = f"difference of logarithms; {compared.kind}" if compared.kind else "one run per side"
+    means = [f"{digits(mean(side))} for {name}" for side, name in zip(sides, names, strict=False)]
+    words = f"{_QUANTITIES[kind].capitalize()}: {' and '.join(means)} on {network} ({basis})."
     firm, few = firmly == outcome, min(compared.counts) < FEW
-    return Verdict.on(claim, outcome, words, compared, names, dots=(), firm=firm, preliminary=few)
+    return Verdict.from_comparison(claim, outcome, words, compared, names, dots=(), firm=firm, preliminary=few)
 
 
 # --- table 5
 
 
 def _time_cost(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
-    """The table of percentages and hours, and the verdicts; ValueError where they do not follow from the times."""
+    """Return the table of percentages and hours, with the verdicts.
+
+    Raises:
+        ValueError: the stated percentages or hours do not follow from the times.
+    """
     _check_times(result)
     assert artefact.table is not None
     times = _Times(artefact.table, result)
-    verdicts = tuple(verdict for claim in artefact.claims for verdict in times.on(claim))
+    verdicts = tuple(verdict for claim in artefact.claims for verdict in times.verdicts(claim))
     return Section(artefact, scale, table=times.table(), verdicts=verdicts, notes=times.notes())
 
 
@@ -297,7 +305,7 @@ class _Times:
             self.titles |= {key: method(key).title for key in part["methods"] if key not in self.titles}
 
     def table(self) -> Table:
-        """Medians over rounds; the paper's percentages follow from its hours."""
+        """Return the medians over rounds beside the paper's hours and the percentages that follow from them."""
         columns = [
             Column(f"{column.title}, {ending}", column.value, kind)
             for kind, ending in _COSTS.items()
@@ -311,15 +319,15 @@ class _Times:
         }
         return Table(
             *(rows, tuple(columns), cells),
-            unit="time over normal training (%), the projection's own time in a step (% of a normal one), and hours",
+            unit="extra time over Normal (%), time of the projection alone (% of a Normal step), and hours",
             ours="median (rounds)",
             fixed=True,
             drawn="every round, and the median (line)",
             undrawn=frozenset({"hours"}),
         )
 
-    def on(self, claim: Claim) -> list[Verdict]:
-        """The verdicts on a claim, for each network that was timed."""
+    def verdicts(self, claim: Claim) -> list[Verdict]:
+        """Return the verdicts on a claim, one for each timed network and comparison."""
         criterion = claim.criterion
         columns = [column for column in self.paper.columns if column.value in self.result["networks"]]
         if isinstance(criterion, Costs):
@@ -332,13 +340,13 @@ class _Times:
         return [self._shorter(claim, row, than, column, number) for column in columns for row in criterion.rows]
 
     def notes(self) -> tuple[str, ...]:
-        """What the times depend on: the batches, and what else the machine was doing."""
+        """Return notes on what the times depend on: the batch sizes, and the load of the machine."""
         parts = list(self.result["networks"].values())
         batches = " and ".join(str(size) for size in sorted({part["batch_size"] for part in parts}))
         found = [
             f"Timed with batches of {batches}.",
             "Percentages are medians of ratios within a round, hours are medians of times: on a noisy machine, the "
-            "ones do not follow from the others.",
+            "two need not agree.",
         ]
         load, cores = (parts[0]["machine"].get(name) for name in ("load before", "cores"))
         if load is not None and cores:
@@ -356,12 +364,12 @@ class _Times:
             return None
         if column.metric == "relative":
             values = percentages(self.result, column.value, name)
-            return Summary(tuple(values), found["percent_over_normal"]["value"], None, reach=_reach(values))
-        if column.metric == "own":  # a median alone was kept
+            return Summary(tuple(values), found["percent_over_normal"]["value"], None, reach=_half_width(values))
+        if column.metric == "own":  # the measurement keeps only the median
             return Summary((found["projection_percent"],) * len(found["seconds"]), found["projection_percent"], None)
         part = self.result["networks"][column.value]
         hours = [_hours(part, seconds) for seconds in found["seconds"]]
-        return Summary(tuple(hours), found["hours"], None, reach=_reach(hours))
+        return Summary(tuple(hours), found["hours"], None, reach=_half_width(hours))
 
     def _paper(self, name: str, column: Column) -> Number | None:
         title = next(each.title for each in self.paper.columns if each.value == column.value)
@@ -381,10 +389,11 @@ class _Times:
         names = (self.titles[criterion.row], self.titles[_NORMAL], column.title)
         printed = criterion.row if criterion.row in self.paper.rows else "pbwn-riem"  # the paper times no other form
         timed = (printed, column.title) in self.paper.numbers
-        theirs = f" The paper's hours say {self._over_normal(printed, column.title):.2f} %." if timed else ""
-        words = f"{names[0]} takes {_more(compared)} time than {names[1]} on {column.title} {_basis(compared)}.{theirs}"
+        paper = f" The paper's hours give {self._over_normal(printed, column.title):.2f} %." if timed else ""
+        percent, more = _difference(compared)
+        words = f"{names[0]} takes {percent} {more} time than {names[1]} on {column.title} {_basis(compared)}.{paper}"
         outcome, firmly = (between(found.interval, least, most) for found in (compared, strict))
-        return Verdict.on(claim, outcome, words, compared, names, firm=firmly == outcome)
+        return Verdict.from_comparison(claim, outcome, words, compared, names, firm=firmly == outcome)
 
     def _shorter(self, claim: Claim, row: str, than: str, column: Column, number: int) -> Verdict:
         sides = [percentages(self.result, column.value, name) for name in (row, than)]
@@ -392,28 +401,29 @@ class _Times:
         compared, strict = (_over_rounds(values, confidence) for confidence in confidences(number))
         outcome, firmly = (one_sided(found.interval, found.counts, lower=True) for found in (compared, strict))
         names = (self.titles[row], self.titles[than], column.title)
-        place = f"{column.title} {_basis(compared)}"
-        words = f"{names[0]} takes {_more(compared)} of a normal step's time than {names[1]} on {place}."
-        return Verdict.on(claim, outcome, words, compared, names, firm=firmly == outcome)
+        percent, more = _difference(compared)
+        amount = f"by {percent} of a Normal step {_basis(compared)}"
+        words = f"{names[0]} takes {more} time than {names[1]} on {column.title}, {amount}."
+        return Verdict.from_comparison(claim, outcome, words, compared, names, firm=firmly == outcome)
 
 
 def percentages(result: Result, network: str, name: str) -> list[float]:
-    """By how many percent a step took longer than the normal one of the same round."""
+    """Return the extra time of a step over the Normal one of the same round, in percent."""
     methods = result["networks"][network]["methods"]
     pairs = zip(methods[name]["seconds"], methods[_NORMAL]["seconds"], strict=True)
-    return [100 * (mine / normal - 1) for mine, normal in pairs]
+    return [100 * (seconds / normal - 1) for seconds, normal in pairs]
 
 
 def _over_rounds(values: Sequence[float], confidence: float = CONFIDENCE) -> Compared:
-    """The median over rounds, with its exact interval."""
+    """Return the median over rounds, with its exact interval."""
     found = median_with_interval(values, confidence)
     low, high = found["low"], found["high"]
     interval = None if low is None or high is None else Interval(median(values), low, high)
     return Compared(median(values), interval, (len(values), len(values)))
 
 
-def _reach(values: Sequence[float]) -> float | None:
-    """Half the width of the median's interval."""
+def _half_width(values: Sequence[float]) -> float | None:
+    """Return half the width of the median's interval."""
     interval = _over_rounds(values).interval
     return (interval.high - interval.low) / 2 if interval else None
 
@@ -422,9 +432,10 @@ def _hours(part: Mapping[str, Any], seconds: float) -> float:
     return float(seconds * part["steps_per_epoch"] * part["epochs"] / 3600)
 
 
-def _more(compared: Compared) -> str:
+def _difference(compared: Compared) -> tuple[str, str]:
+    """Return the size of a difference in percent, and its direction."""
     assert compared.difference is not None, "there is a round"
-    return f"{digits(abs(compared.difference), compared.interval)} % {'less' if compared.difference < 0 else 'more'}"
+    return f"{digits(abs(compared.difference), compared.interval)} %", "less" if compared.difference < 0 else "more"
 
 
 def _basis(compared: Compared) -> str:
@@ -448,9 +459,9 @@ def _check_times(result: Result) -> None:
 
 
 def _gradients(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Section:
-    """What was measured by layer, as a table of means over seeds, and the verdicts."""
+    """Return the measurements by layer as a table of means over seeds, with the verdicts."""
     layers = [layer for part in result["networks"].values() for layer in next(iter(part.values()))["gradient_share"]]
-    kinds = {"gradient_share": "share along the weights", "passed_back": "ratio passed back"}
+    kinds = {"gradient_share": "share along the weights", "passed_back": "norm passed back"}
     names = [(network, name) for network, part in result["networks"].items() for name in part]
     columns = {
         (network, name, kind): Column(f"{network}, {method(name).title}, {words}", f"{network} {name}", kind)
@@ -463,16 +474,14 @@ def _gradients(artefact: MeasuredArtefact, scale: Scale, result: Result) -> Sect
         for row in rows:
             values = result["networks"][network][name][kind].get(row.key)
             cells[row.key, column] = Cell(Summary.of(values) if values else None, None)
-    unit = "share of the squared gradient along the weights, and norm passed back over norm received"
+    unit = "share of the squared gradient along the weights, and gradient norm passed back over that received"
     table = Table(rows, tuple(columns.values()), cells, unit)
-    verdicts = [
-        [*_within(claim, result)] or [undecided(claim, "Nothing of it was measured.")] for claim in artefact.claims
-    ]
+    verdicts = [[*_within(claim, result)] or [undecided(claim, "It was not measured.")] for claim in artefact.claims]
     return Section(artefact, scale, table=table, verdicts=tuple(chain(*verdicts)))
 
 
 def _within(claim: Claim, result: Result) -> Iterator[Verdict]:
-    """Whether the mean of each layer lies between the bounds."""
+    """Yield a verdict for each layer: whether its mean over seeds lies between the bounds."""
     criterion = claim.criterion
     assert isinstance(criterion, Within)
     title, bounds = method(criterion.row).title, f"between {criterion.least:g} and {criterion.most:g}"
@@ -487,9 +496,9 @@ def _within(claim: Claim, result: Result) -> Iterator[Verdict]:
         )
         outcome, firmly = (between(found, criterion.least, criterion.most) for found in (interval, strict))
         limits = span(interval) if interval else "one run"
-        value = f"{digits(mean(values), interval)} ({limits}; {bounds} is claimed)"
+        value = f"{digits(mean(values), interval)} ({limits}; claimed: {bounds})"
         words = f"In layer {layer} of {network} with {title}: {value}."
         compared = Compared(mean(values), interval, (len(values), len(values)))
         names = (title, "", f"{network}, layer {layer}")
         firm, few = firmly == outcome, len(values) < FEW
-        yield Verdict.on(claim, outcome, words, compared, names, firm=firm, preliminary=few)
+        yield Verdict.from_comparison(claim, outcome, words, compared, names, firm=firm, preliminary=few)

@@ -1,4 +1,4 @@
-"""The report as one page of HTML that needs nothing but itself, and as all the files beside it."""
+"""The report as a self-contained HTML page, and as the Markdown, tables and figures beside it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from pbwn_repro.report.model import (
     plural,
 )
 from pbwn_repro.report.palette import own_stroke, tones
-from pbwn_repro.report.sections import beside_the_paper
+from pbwn_repro.report.sections import differences_from_paper
 from pbwn_repro.report.statistics import Interval, digits
 
 CITATION = """@article{huang2017projection,
@@ -59,46 +59,46 @@ CITATION = """@article{huang2017projection,
   year    = {2017}
 }"""
 Drawn = dict[str, tuple[list[Drawing], list[Drawing]]]  # by the section's anchor
-_LONG = 32  # characters of code, from which on it may have to break on a phone
+_LONG = 32  # characters from which on code may have to wrap on a phone
 _SINGLE = "\N{LEFT SINGLE QUOTATION MARK}\\1\N{RIGHT SINGLE QUOTATION MARK}"
 
 
 def write(report: Report) -> Path:
-    """Write the report beside its runs; returns the path of its page."""
+    """Write the report beside its runs and return the path of the page."""
     return write_files(report)[0]
 
 
 def write_files(
-    report: Report, place: Path | None = None, tell: Callable[[str], None] = lambda doing: None, *, pdf: bool = False
+    report: Report, folder: Path | None = None, tell: Callable[[str], None] = lambda doing: None, *, pdf: bool = False
 ) -> list[Path]:
-    """Write page, Markdown, tables and figures, beside the runs or elsewhere; returns the files, the page first.
+    """Write page, Markdown, tables and figures beside the runs or into `folder`; return the files, the page first.
 
-    `tell` hears what is being made.
+    `tell` is called with the name of each part before it is written.
     """
     if not report.shown:
-        found = "".join(f"\n  {path.relative_to(report.root)}: {reason}" for path, reason in report.left_out.items())
-        unusable = f" These were found and cannot be used:{found}" if found else ""
+        lines = "".join(f"\n  {path.relative_to(report.root)}: {reason}" for path, reason in report.left_out.items())
+        left_out = f" These folders were found but cannot be used:{lines}" if lines else ""
         raise UsageError(
-            f"{report.root} holds no finished runs: make some with pbwn reproduce or pbwn train.{unusable}"
+            f"{report.root} holds no finished runs: start some with pbwn reproduce or pbwn train.{left_out}"
         )
-    place = place or report.root
+    folder = folder or report.root
     drawn: Drawn = {section.anchor: drawings(section) for section in report.shown}
     tell("report.html")
-    files = [_written(place / "report.html", page(report, drawn)), _written(place / "report.md", whole(report))]
+    files = [_write(folder / "report.html", page(report, drawn)), _write(folder / "report.md", whole(report))]
     for section in report.shown:
         tell(f"tables and figures of {section.anchor}")
         if section.table is not None:
-            tables, name = place / "tables", section.anchor
-            files.append(_written(tables / f"{name}.md", markdown(section.table)))
-            files.append(_written(tables / f"{name}.csv", comma_separated(section.table)))
-            files.append(_written(tables / f"{name}.tex", latex(section.table, section.title)))
+            tables, name = folder / "tables", section.anchor
+            files.append(_write(tables / f"{name}.md", markdown(section.table)))
+            files.append(_write(tables / f"{name}.csv", comma_separated(section.table)))
+            files.append(_write(tables / f"{name}.tex", latex(section.table, section.title)))
         for drawing in chain(*drawn[section.anchor]):
-            files += drawing.write(place / "figures", pdf=pdf)
+            files += drawing.write(folder / "figures", pdf=pdf)
     return files
 
 
 def page(report: Report, drawn: Drawn | None = None) -> str:
-    """Render the report; `drawn` are its figures, where they are drawn already."""
+    """Render the page; `drawn` are the figures if they are drawn already."""
     drawn = drawn or {section.anchor: drawings(section) for section in report.shown}
     return (
         _templates()
@@ -125,7 +125,7 @@ def page(report: Report, drawn: Drawn | None = None) -> str:
 
 
 def _views(report: Report, drawn: Drawn) -> list[dict[str, Any]]:
-    """The sections as their template reads them; the first of an artefact quotes the paper and the literature."""
+    """Return the template's variables for each section; an artefact's first one quotes the paper and the literature."""
     seen: set[str] = set()
     views = []
     for section in report.shown:
@@ -134,7 +134,7 @@ def _views(report: Report, drawn: Drawn) -> list[dict[str, Any]]:
     return views
 
 
-def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, first: bool) -> dict[str, Any]:
+def _view(section: Section, figures: list[Drawing], diagnostics: list[Drawing], *, first: bool) -> dict[str, Any]:
     columns, lines = run_table(section)
     metric = getattr(section.artefact, "metric", "")
     table = section.table if first or not section.table else without_literature(section.table)
@@ -146,12 +146,12 @@ def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, fi
         "shortened": table is not section.table,
         "metric": metric,
         "protocol": protocol(section),
-        "beside": beside_the_paper(section),
+        "differences": differences_from_paper(section),
         "claims": [(decided, needed(decided, section)) for decided in section.claims],
         "has_differences": any(forest(decided.verdicts, metric) for decided in section.claims),
         "figures": figures,
-        "inside": inside,
-        "tones": {row.key: stroke.tone.name for row in rows if (stroke := own_stroke(row.look))},
+        "diagnostics": diagnostics,
+        "tones": {row.key: stroke.tone.name for row in rows if (stroke := own_stroke(row.style))},
         "quoted": section.artefact.table.others if section.artefact.table else frozenset(),
         "best": best(table),
         "chosen": best_settings(table) if table else [],
@@ -163,7 +163,7 @@ def _view(section: Section, figures: list[Drawing], inside: list[Drawing], *, fi
 
 
 def tallies(report: Report) -> dict[str, dict[tuple[Outcome, Meaning], int]]:
-    """How many claims came out how, by scale: what a scale says is not mixed with what another or a variant says."""
+    """Count the outcomes of the claims by scale, leaving out variants."""
     found = {scale: Counter[tuple[Outcome, Meaning]]() for scale in reversed(SCALES)}
     for section in report.shown:
         if section.scale and not section.variant:
@@ -176,51 +176,53 @@ def tallies(report: Report) -> dict[str, dict[tuple[Outcome, Meaning], int]]:
 
 
 def best(table: Table | None) -> set[tuple[str, Column]]:
-    """Our best value in each column, where the paper's table marks its best too and there is more than one."""
+    """Return the cells with our best value in a column, for tables whose best values the paper marks too."""
     if table is None or not any(cell.paper and cell.paper.bold for cell in table.cells.values()):
         return set()
     found: set[tuple[str, Column]] = set()
     for column in table.columns:
         ranks = {
-            place: cell.ours.rank(METRICS[column.metric])
-            for place, cell in table.cells.items()
-            if place[1] == column and cell.ours and cell.ours.values
+            key: cell.ours.rank(METRICS[column.metric])
+            for key, cell in table.cells.items()
+            if key[1] == column and cell.ours and cell.ours.values
         }
         if len(ranks) > 1:
-            found |= {place for place, rank in ranks.items() if rank == min(ranks.values())}
+            found |= {key for key, rank in ranks.items() if rank == min(ranks.values())}
     return found
 
 
 def run_table(section: Section) -> tuple[list[str], list[list[str]]]:
-    """The section's runs: what tells them apart, and what each gave."""
+    """Return the titles and lines of the table of a section's runs: their settings and results."""
     runs = section.runs
     if runs.empty:
         return [], []
     axes = [axis.name for axis in section.axes]
-    results = [name for name in ("deviation", "steps") if any(result.get(name) is not None for result in runs.result)]
+    names = [name for name in ("deviation", "steps") if any(result.get(name) is not None for result in runs.result)]
     metrics = [name for name in METRICS if name in runs and runs[name].notna().any()]
-    columns = [*axes, "seed", *(METRICS[name].label for name in metrics), *results, "folder"]
-    found = {name: [result.get(name) for result in runs.result] for name in results}
-    shown = runs[[*axes, "seed", *metrics]].assign(**found, folder=[path.name for path in runs.path])
+    columns = [*axes, "seed", *(METRICS[name].label for name in metrics), *names, "folder"]
+    results = {name: [result.get(name) for result in runs.result] for name in names}
+    shown = runs[[*axes, "seed", *metrics]].assign(**results, folder=[path.name for path in runs.path])
     return columns, shown.astype(object).map(_text).to_numpy().tolist()
 
 
 def environments(report: Report) -> list[dict[str, Any]]:
-    """The machines and versions that runs were made with, those of most runs first."""
-    made: dict[Path, Any] = {}
+    """Return the machines and versions that the runs were made with, those with the most runs first."""
+    by_folder: dict[Path, Any] = {}
     for section in report.sections:
-        made |= dict(zip(section.runs.path, section.runs.environment, strict=True))
+        by_folder |= dict(zip(section.runs.path, section.runs.environment, strict=True))
         if section.measurement:
-            made[section.measurement] = section.environments[0]
-    found: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for environment in made.values():
+            by_folder[section.measurement] = section.environments[0]
+    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for environment in by_folder.values():
         facts = {name: value for name, value in environment.items() if name not in ("code", "data", "own")}
-        found[tuple(sorted(_flat(facts).items()))] += 1
-    return [{"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in found.most_common()]
+        counts[tuple(sorted(_flat(facts).items()))] += 1
+    return [
+        {"facts": dict(facts), "runs": count, "title": _title(dict(facts))} for facts, count in counts.most_common()
+    ]
 
 
 def signed(value: float, low: float | None, high: float | None) -> str:
-    """A difference with its sign, and with as many digits as its interval knows."""
+    """Format a difference with its sign and the decimals that its interval supports."""
     text = digits(value, None if low is None or high is None else Interval(value, low, high))
     return text.replace("-", MINUS) if text.startswith("-") else f"+{text}"
 
@@ -250,15 +252,15 @@ def _templates() -> Environment:
 
 
 def _code(text: str) -> Markup:
-    """Text with commands as code, between backticks or bare; no line breaks within an option's name."""
+    """Set commands as code, whether or not they are between backticks; option names do not break."""
     marked = re.sub(r"(?<!`)\bpbwn [a-z]+ [\w-]+(?: --[\w-]+ [\w=,.-]*\w)+(?!`)", r"`\g<0>`", text)
-    found = re.sub(rf"`([^`]{{{_LONG},}})`", r'<code class="long">\1</code>', str(escape(marked)))
-    found = re.sub(r"`([^`]+)`", r"<code>\1</code>", found)
-    return Markup(re.sub(r"(?<![\w-])--[a-z][\w-]*", r'<span class="option">\g<0></span>', found))
+    html = re.sub(rf"`([^`]{{{_LONG},}})`", r'<code class="long">\1</code>', str(escape(marked)))
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", html)
+    return Markup(re.sub(r"(?<![\w-])--[a-z][\w-]*", r'<span class="option">\g<0></span>', html))
 
 
 def _relative(path: Path, root: Path) -> str:
-    """A folder as seen from the report's own, so that pages do not tell where they were made."""
+    """Return a path relative to the report's folder, so that pages do not reveal where they were made."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
@@ -281,7 +283,7 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _written(path: Path, text: str) -> Path:
+def _write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

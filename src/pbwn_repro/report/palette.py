@@ -1,4 +1,4 @@
-"""Colours and line styles: one of each for every method, in all figures, told apart by colour-blind readers too."""
+"""Colours and line styles: each method has its own in all figures, distinguishable without colour vision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOLID: Dashes = (0, ())
 
 @dataclass(frozen=True)
 class Tone:
-    """A colour on white, and the one that takes its place on black; `name` is that of its CSS variable."""
+    """A colour on light pages and its counterpart on dark ones; `name` is that of its CSS variable."""
 
     name: str
     light: str
@@ -47,7 +47,7 @@ METHODS: Mapping[str, Stroke] = {
     "normal-lr-0.2": Stroke(Tone("normal-twice", "#41464d", "#cdd4db"), (0, (2.4, 1.6))),
     "max-norm": Stroke(Tone("max-norm", "#8a6d00", "#d9bc4a"), (0, (9, 2))),
 }
-# By the interval between projections: a tone for each, up to that interval.
+# By the longest interval between projections that has this stroke.
 INTERVALS: Mapping[int, Stroke] = {
     5: Stroke(Tone("interval-5", "#4a55b8", "#93a0ff"), (0, (7, 1.4))),
     10: Stroke(Tone("interval-10", "#7b3fae", "#c298f5"), (0, (5, 1.4))),
@@ -55,8 +55,9 @@ INTERVALS: Mapping[int, Stroke] = {
     50: Stroke(Tone("interval-50", "#c9422b", "#ff9479"), (0, (5, 1.4, 1.2, 1.4))),
     100: Stroke(Tone("interval-100", "#916400", "#e6b84d"), (0, (1.2, 1.0)), 2.0),
 }
-# Of a method that has several lines in a frame, such as one for each width: its tone, and dashes by their order.
+# Dashes and width, in order, for a method with several lines in one plot, such as one for each network width.
 LINES: Sequence[tuple[Dashes, float]] = (((0, (1.2, 1.0)), 1.4), ((0, (5, 1.4)), 1.6), (SOLID, 2.2))
+# In order, for rows that have no stroke of their own.
 OTHERS: Sequence[Stroke] = (
     Stroke(Tone("other-1", "#1b6fa8", "#76b7ea")),
     Stroke(Tone("other-2", "#d1571b", "#fba067"), (0, (5, 1.6))),
@@ -64,7 +65,7 @@ OTHERS: Sequence[Stroke] = (
     Stroke(Tone("other-4", "#9a3a94", "#dd93d8"), (0, (7, 1.6, 1.4, 1.6))),
     Stroke(Tone("other-5", "#806600", "#d0b445"), (0, (1.2, 1.0))),
 )
-# The heights of a landscape, low to high.
+# The levels of a landscape, low to high.
 LEVELS: Sequence[Tone] = tuple(
     Tone(f"level-{position}", light, dark)
     for position, (light, dark) in enumerate(
@@ -78,15 +79,15 @@ LEVELS: Sequence[Tone] = tuple(
 
 
 def strokes(methods: Sequence[str]) -> dict[str, Stroke]:
-    """A stroke for each method: its own, that of its interval, or one of the others in their order."""
+    """Return a stroke for each method: its own, that of its interval, or the next of `OTHERS`."""
     others = [name for name in methods if own_stroke(name) is None]
     return {name: own_stroke(name) or OTHERS[others.index(name) % len(OTHERS)] for name in methods}
 
 
 def own_stroke(name: str) -> Stroke | None:
-    """The stroke that a method, or a method with an interval, has everywhere; None for all others.
+    """Return the stroke of a method, or of PBWN at an interval; None for other names.
 
-    `normal/2` is a method's third line in a frame.
+    A suffix such as in `normal/2` asks for the method's third line in a plot.
     """
     base, _, line = name.partition("/")
     if line and base in METHODS:
@@ -94,13 +95,12 @@ def own_stroke(name: str) -> Stroke | None:
         return Stroke(METHODS[base].tone, dashes, width)
     interval = re.fullmatch(r"pbwn-t(\d+)", name)
     if interval:
-        below = [limit for limit in INTERVALS if limit >= int(interval[1])]
-        return INTERVALS[below[0] if below else max(INTERVALS)]
+        return INTERVALS[next((longest for longest in INTERVALS if longest >= int(interval[1])), max(INTERVALS))]
     return METHODS.get(name)
 
 
 def tones() -> list[Tone]:
-    """Every tone, each once, as the page's style sheet defines them."""
+    """Return every tone once, for the page's style sheet."""
     drawn = [*METHODS.values(), *INTERVALS.values(), *OTHERS]
-    found = [INK, MUTED, GRID, PAPER, *(stroke.tone for stroke in drawn), *LEVELS]
-    return list({tone.name: tone for tone in found}.values())
+    every = [INK, MUTED, GRID, PAPER, *(stroke.tone for stroke in drawn), *LEVELS]
+    return list({tone.name: tone for tone in every}.values())

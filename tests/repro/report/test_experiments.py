@@ -116,10 +116,10 @@ def test_whether_a_rate_carries_over_is_told_and_drawn_in_one_frame(tmp_path):
     write_widths(tmp_path, {"normal": by_width, "pbwn-angle-matrix": dict.fromkeys(by_width, 0.01)})
     found = section(collect(tmp_path), "transfer", "short")
     assert found.compared[:2] == (
-        "Normal has its best learning rate at 0.01 at width 48, 0.003 at width 96, 0.001 at width 192: "
-        "at width 192 the best rate of width 48 costs 0.90 bits.",
-        "Angle per matrix has its best learning rate at 0.01 at width 48, 0.01 at width 96, 0.01 at width 192: "
-        "at width 192 the best rate of width 48 costs 0.00 bits.",
+        "The best learning rate of Normal is 0.01 at width 48, 0.003 at width 96, 0.001 at width 192: "
+        "at width 192, the best rate of width 48 costs 0.90 bits.",
+        "The best learning rate of Angle per matrix is 0.01 at width 48, 0.01 at width 96, 0.01 at width 192: "
+        "at width 192, the best rate of width 48 costs 0.00 bits.",
     )
     [plot] = [plot for plot in found.plots if plot.main]
     assert [curve.row.title for curve in plot.curves] == [
@@ -141,8 +141,8 @@ def test_experiments_are_on_the_page_and_among_what_was_not_run(tmp_path):
     report = collect(tmp_path)
     lines = not_run(report).splitlines()
     assert any("`pbwn reproduce transfer --scale short` (30 runs," in line for line in lines)
-    assert any("20 of the runs: `pbwn reproduce step-rules-resnet --scale short" in line for line in lines)
-    assert "## Step rules, ResNet: What becomes of the update, SGD on ResNet-20 (scale short)" in whole(report)
+    assert any("20 runs: `pbwn reproduce step-rules-resnet --scale short" in line for line in lines)
+    assert "## Step rules, ResNet: How the update is applied, SGD on ResNet-20 (scale short)" in whole(report)
     assert "pbwn reproduce step-rules-resnet --scale short" in write(report).read_text()
 
 

@@ -121,8 +121,8 @@ def test_claims_are_counted_by_scale_and_not_again_in_variants(whole):
 
 
 def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
-    begun = replace(whole.sections[1], begun=whole.sections[1].begun.head(0))
-    text = page(replace(whole, sections=(whole.sections[-1], begun)))
+    unfinished = replace(whole.sections[1], all_runs=whole.sections[1].all_runs.head(0))
+    text = page(replace(whole, sections=(whole.sections[-1], unfinished)))
     assert 'id="figure-2a-paper"' not in text
     assert '<code class="long">pbwn reproduce figure-2a <span class="option">--scale</span> paper</code>' in text
     assert ">Effect of norm projection</td>" in text
@@ -230,7 +230,7 @@ def test_differences_are_drawn_on_one_scale_with_zero_in_sight():
             "growth of the gain in test error, in points; more is better",
             ("against it", "for the claim"),
         ),
-        ("table-5-pbwn", "time over Normal's, in %; less is better", ("less time", "more time")),
+        ("table-5-pbwn", "extra time over Normal, in %; less is better", ("less time", "more time")),
         ("table-8-better", "test error, difference in points; lower is better", ("A better", "B better")),
         ("figure-2a-rate", "final training loss, difference; lower is better", (FOR, AGAINST)),
         (

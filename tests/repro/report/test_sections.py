@@ -14,7 +14,7 @@ from pbwn_repro.report.markdown import whole
 from pbwn_repro.report.missing import command
 from pbwn_repro.report.page import page
 from pbwn_repro.report.runs import read_history
-from pbwn_repro.report.sections import beside_the_paper, collect
+from pbwn_repro.report.sections import collect, differences_from_paper
 from repro.report.folders import ENVIRONMENT, STEPS_PER_EPOCH, cell_at, config_of, own_plan, plans, section, write_run
 
 NOT_COMPARABLE = ": not comparable with the paper's numbers"
@@ -125,7 +125,7 @@ def test_deviations_from_the_sphere_are_a_figure_unless_all_are_rounding(tmp_pat
     write_run(tmp_path, plan)
     found = section(collect(tmp_path), "table-3", "short")
     assert not [plot for plot in found.plots if "deviation" in plot.name]
-    assert "Constrained norms deviate by 1e-07 of their value at most: rounding." in found.notes
+    assert "Constrained norms deviate by at most 1e-07 of their value: rounding error." in found.notes
     [plan] = plans("table-3", "short", seeds=1, method="pbwn-epoch", depth=20, init="paper")
     write_run(tmp_path, plan, deviation=0.1)
     found = section(collect(tmp_path), "table-3", "short")
@@ -150,7 +150,7 @@ def test_how_runs_differ_from_the_papers_is_told_beside_its_numbers(tmp_path, ar
         labels = {**labels, "method": "pbwn"}
     for plan in plans(artefact, scale, seeds=2, **labels):
         write_run(tmp_path, plan, data=data)
-    assert beside_the_paper(section(collect(tmp_path), artefact, scale)) == words
+    assert differences_from_paper(section(collect(tmp_path), artefact, scale)) == words
 
 
 def test_a_control_is_a_row_of_its_own_below_the_papers_and_in_no_cell_of_them(tmp_path):
@@ -236,7 +236,7 @@ def test_a_search_that_is_not_complete_says_so(tmp_path):
     wanted = plans("figure-2a", method="pbwn", sizes="paper")
     for plan in wanted[:4]:
         write_run(tmp_path, plan)
-    words = "The search is not complete: of the cells that have runs, one has 4 of 5 settings."
+    words = "The search is incomplete: of the cells with runs, one has only 4 of 5 settings."
     assert words in section(collect(tmp_path), "figure-2a").notes
     write_run(tmp_path, wanted[4])
     assert words not in section(collect(tmp_path), "figure-2a").notes
@@ -263,7 +263,7 @@ def test_a_search_is_drawn_over_the_seeds_that_all_settings_have_and_says_where_
     [curve] = plot.curves
     assert (curve.x, curve.mean, curve.diverged) == ((0.03, 0.1, 0.3), (0.5, 0.4, 0.2), (1.0,))
     assert "2 of 3 diverged at 1" in of_plot(plot).description
-    assert of_plot(plot).title.endswith("a cross where runs diverged")
+    assert of_plot(plot).title.endswith("crosses mark diverged runs")
     assert ">PBWN</text>" in of_plot(plot).svg
 
 
@@ -318,7 +318,7 @@ def test_the_number_of_comparisons_is_told(tmp_path):
     for method in ("normal", "pbwn", "pbwn-riem"):
         write_seeds(tmp_path, "table-3", [8.0, 8.1], method=method, depth=20, init="paper")
     [note] = [note for note in section(collect(tmp_path), "table-3").notes if "comparisons" in note]
-    assert note.startswith("3 comparisons, not corrected for their number")
+    assert note.startswith("3 comparisons, not corrected for multiple testing")
 
 
 def test_your_own_runs_are_grouped_by_what_they_have_in_common(tmp_path):
@@ -386,7 +386,7 @@ def test_a_damaged_run_of_your_own_is_named(tmp_path):
 def test_a_short_section_says_how_long_its_runs_are(tmp_path):
     write_seeds(tmp_path, "table-3", [8.0], "short", method="pbwn", depth=20, init="paper")
     notes = section(collect(tmp_path), "table-3", "short").notes
-    assert "Each run: 8 epochs, the rate drops at epochs 4 and 6." in notes
+    assert "Each run: 8 epochs, with drops of the learning rate at epochs 4 and 6." in notes
     write_seeds(tmp_path, "table-8", [1.0], "short", method="pbwn", labels=100, denoising="authors", init="paper")
     assert "Each run: 15,000 iterations." in section(collect(tmp_path), "table-8", "short").notes
 

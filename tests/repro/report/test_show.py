@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import pbwn_repro
 from pbwn_repro.catalog import KNOWN
 from pbwn_repro.cli import app
-from pbwn_repro.engine.processes import processes
+from pbwn_repro.engine.processes import join_processes
 from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.execution import execute
@@ -21,7 +21,7 @@ from repro.report.folders import cell_at, plans, write_run
 def make(root, plan):
     config, dataset = resolve(plan.overrides)
     folder = RunFolder.of(config, root, plan.artefact, plan.scale)
-    with processes(torch.device("cpu")) as place:
+    with join_processes(torch.device("cpu")) as place:
         return execute(config, dataset, folder, place, Quiet())
 
 
@@ -46,7 +46,7 @@ def test_runs_that_were_really_made_are_collected(real):
         assert values == tuple(results[method, seed]["test_error"] for seed in (1, 2))
     names = {plot.name.removeprefix("figure-2a-smoke-") for plot in section.plots}
     assert names == {"training-loss", "test-error", "weight-norms"}
-    assert any("digits, stand-ins for the paper's set" in note for note in section.notes)
+    assert any("digits, stand-ins for the paper's data set" in note for note in section.notes)
     assert section.environments[0]["packages"]["torch"] == torch.__version__
 
 
