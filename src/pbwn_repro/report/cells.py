@@ -1,4 +1,4 @@
-"""Runs as the cells of an artefact: which run belongs where, and of what was searched the best."""
+"""The cells of an artefact: the runs of each cell, and the best setting where settings are searched."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 
 @dataclass(frozen=True)
 class Chosen:
-    """The runs of the best setting that ended, and all settings that were tried."""
+    """The ended runs of a cell's best setting, and all settings that were tried."""
 
     setting: Mapping[str, Any]
     runs: pd.DataFrame
     tried: frozenset[tuple[Any, ...]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """What each seed's finished run gave."""
+        """Return the metric of the finished runs by seed."""
         return finite(by_seed(self.runs, METRICS[metric]))
 
     @property
     def diverged(self) -> int:
-        """How many runs of the setting diverged."""
+        """The number of runs of the setting that diverged."""
         return int((self.runs.state == "diverged").sum())
 
     def summary(self, metric: str) -> Summary:
-        """All runs in one."""
+        """Summarise the runs in one metric."""
         return Summary.of(list(self.values(metric).values()), self.setting, self.diverged)
 
 
 def labelled(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> tuple[pd.DataFrame, dict[Path, str]]:
-    """The runs that belong to an artefact at a scale, with a column for each of its axes, in the order of its plans.
+    """Select the runs of an artefact at a scale, with a column for each of its axes, in the order of its plans.
 
-    Decided by configurations alone. All have to be made on the same copy of a data set, and observed as often as the
-    shown value needs: others are named with the reason.
+    The configurations alone decide which runs these are. All must use the same copy of a data set and be observed as
+    often as the reported metric needs: the second part of the result maps the folders of other runs to the reason.
     """
-    here = runs[runs.scale == scale]
-    everything = {axis.name: [str(value) for value in axis.known] for axis in artefact.axes(scale)}
-    plans = artefact.plans(scale, seeds=1, only=everything)
+    runs = runs[runs.scale == scale]
+    all_values = {axis.name: [str(value) for value in axis.known] for axis in artefact.axes(scale)}
+    plans = artefact.plans(scale, seeds=1, only=all_values)
     homes = {plan.artefact for plan in plans}
-    # An artefact that has runs of its own is there once one of these is, not when another's alone are.
-    if not here.home.isin({artefact.name} & homes or homes).any():
-        return here.head(0), {}
+    # An artefact that trains runs of its own needs at least one of them: shared runs alone do not count.
+    if not runs.home.isin({artefact.name} & homes or homes).any():
+        return runs.head(0), {}
     planned = pd.DataFrame(
         {"home": plan.artefact, "identity": plan.identity, "position": position, **plan.labels}
         for position, plan in enumerate(plans)
     ).drop(columns="seed")
-    found = here.merge(planned, on=["home", "identity"]).sort_values(["position", "seed", "path"], ignore_index=True)
-    otherwise = {
+    found = runs.merge(planned, on=["home", "identity"]).sort_values(["position", "seed", "path"], ignore_index=True)
+    other_protocol = {
         path: reason
         for path, config, position in zip(found.path, found.config, found.position, strict=True)
-        if (reason := _otherwise_observed(artefact, config, plans[position].config))
+        if (reason := _observed_differently(artefact, config, plans[position].config))
     }
-    found = found[~found.path.isin(otherwise)]
+    found = found[~found.path.isin(other_protocol)]
     used = _copies_used(found)
-    others = {
-        path: f"another copy of the data: {_named(config.data)}, the runs shown are on {_named(shown)}"
+    other_copy = {
+        path: f"another copy of the data: {_copy_name(config.data)}, the runs shown are on {_copy_name(shown)}"
         for path, config in zip(found.path, found.config, strict=True)
         if config.data.digest != (shown := used[original(config.data.name)]).digest
     }
-    return found[~found.path.isin(others)], {**otherwise, **others}
+    return found[~found.path.isin(other_copy)], {**other_protocol, **other_copy}
 
 
 def best_settings(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> list[Labels]:
-    """The best setting of each cell whose search is complete, as the values of all axes; `runs` are `labelled`.
+    """Return the best setting of each cell whose search is complete, as the values of all axes.
 
-    Complete is a search if a run of each setting and seed has ended, or diverged.
+    A search is complete if a run of each setting and seed has finished or diverged. `runs` come from `labelled`.
     """
     if runs.empty:
         return []
@@ -100,31 +100,31 @@ def best_settings(artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -
     return found
 
 
-def _otherwise_observed(artefact: TrainedArtefact, config: RunConfig, planned: RunConfig) -> str | None:
-    """Why a run cannot stand beside others though its result is theirs."""
+def _observed_differently(artefact: TrainedArtefact, config: RunConfig, planned: RunConfig) -> str | None:
+    """Return why a run is not comparable with the planned one although both train alike, or None if it is."""
     shown = [artefact.metric, *(column.metric for column in (artefact.table.columns if artefact.table else ()))]
     for name in dict.fromkeys(OBSERVED_BY[metric] for metric in shown if metric in OBSERVED_BY):
-        ours, theirs = (getattr(each, name) or "each epoch" for each in (config, planned))
-        if ours != theirs:
-            return f"another protocol: {name} is {ours}, {artefact.name} needs {theirs}"
+        actual, needed = (getattr(each, name) or "each epoch" for each in (config, planned))
+        if actual != needed:
+            return f"another protocol: {name} is {actual}, {artefact.name} needs {needed}"
     return None
 
 
 def by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
-    """What each seed's run gave: infinity where it diverged, nothing where it is not finished."""
+    """Return the metric of the ended runs by seed, infinity where a run diverged."""
     ended = runs[runs.state != "unfinished"]
     values = ended[metric.name].where(ended.state == "done", math.inf)
     return dict(zip(ended.seed.tolist(), values.tolist(), strict=True))
 
 
 def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Chosen | None:
-    """The setting that is better than most others, each time over the seeds that both have.
+    """Choose the setting that beats the most others, each compared over the seeds that both have.
 
-    Fewer runs that diverge are better than any mean. Settings without a seed in common are compared by what there is.
+    Fewer diverged runs rank before any mean. Settings without a common seed are compared over all of their seeds.
     """
     ended = runs[runs.state != "unfinished"]
     names = [axis.name for axis in searched]
-    settings = groups(ended, names)  # in the order of the plans: of equal ones the first
+    settings = groups(ended, names)  # in the order of the plans: the first wins a tie
     if not settings:
         return None
     values = {setting: by_seed(found, metric) for setting, found in settings.items()}
@@ -137,7 +137,7 @@ def choose(runs: pd.DataFrame, searched: tuple[Axis, ...], metric: Metric) -> Ch
 
 
 def groups(runs: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
-    """The runs by what these columns hold, in the order of the first of each; all together where none is named."""
+    """Group runs by the values of columns, in order of first appearance; without columns, all runs are one group."""
     if runs.empty:
         return {}
     return dict(iter(runs.groupby(names, sort=False))) if names else {(): runs}
@@ -154,15 +154,15 @@ class Cells:
     """The cells of one section: the runs of each, those of its best setting, and the paper's number."""
 
     def __init__(self, artefact: TrainedArtefact, scale: Scale, runs: pd.DataFrame) -> None:
-        """Choose the best setting of each cell."""
+        """Choose the best setting of each cell; `runs` come from `labelled`."""
         self.artefact, self.runs = artefact, runs
         axes = artefact.axes(scale)
         [self.axis] = [axis for axis in axes if axis.role == "row"]
         self.column_axes = tuple(axis for axis in axes if axis.role == "column")
         self.searched = tuple(axis for axis in axes if axis.role == "searched")
         self.metric = METRICS[artefact.metric]
-        self.judged = metric_of(runs.config.iloc[0])
-        self.possible = math.prod(len(axis.values) for axis in self.searched)
+        self.task_metric = metric_of(runs.config.iloc[0])
+        self.search_size = math.prod(len(axis.values) for axis in self.searched)
         titles = {str(value): self.axis.title(value) for value in self.axis.values}
         controls = {each.name: each.title for each in self.axis.controls if (runs[self.axis.name] == each.name).any()}
         self.curve_rows = self._rows(titles | controls)
@@ -173,81 +173,81 @@ class Cells:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of its table: the paper's, or the final loss and what runs are judged by."""
+        """The columns of the table: the paper's, or the final loss and the metric of the task."""
         if self.artefact.table:
             return self.artefact.table.columns
-        judged = self.judged
+        metric = self.task_metric
         if self.artefact.curves == "search":
             titles = {f"{axis.name} {value}": str(value) for axis in self.column_axes for value in axis.values}
-            return tuple(Column(title, value, judged.name) for title, value in (titles or {judged.label: ""}).items())
-        shown = (FINAL_LOSS, judged) if self.artefact.curves else (judged, FINAL_LOSS)
-        return tuple(Column(metric.label, metric=metric.name) for metric in shown)
+            return tuple(Column(title, value, metric.name) for title, value in (titles or {metric.label: ""}).items())
+        shown = (FINAL_LOSS, metric) if self.artefact.curves else (metric, FINAL_LOSS)
+        return tuple(Column(each.label, metric=each.name) for each in shown)
 
     def at(self, row: str, column: Column) -> Chosen | None:
-        """The runs of a cell, at its best setting or at the one that the column names."""
+        """Return the runs of a cell, at its best setting or at the one that the column states."""
         return self._all.get((row, column.value))
 
     def values(self, row: str, column: Column) -> dict[int, float]:
-        """What the runs of a cell gave, by seed."""
+        """Return the metric of a cell's finished runs by seed."""
         chosen = self.at(row, column)
         return chosen.values(column.metric) if chosen else {}
 
     def diverged(self, row: str, column: Column) -> int:
-        """How many runs of a cell's setting diverged."""
+        """Return how many runs of a cell's setting diverged."""
         chosen = self.at(row, column)
         return chosen.diverged if chosen else 0
 
     def title(self, row: str) -> str:
-        """The title of a row."""
+        """Return the title of a row."""
         return next((each.title for each in self.rows if each.key == row), row)
 
     def number(self, row: str, column: Column) -> Number | None:
-        """The paper's number in a cell."""
+        """Return the paper's number in a cell."""
         return self.artefact.table.numbers.get((row, column.title)) if self.artefact.table else None
 
     def columns_for(self, metric: str, *, at_one_setting: bool = False) -> tuple[Column, ...]:
-        """Where a claim is looked at.
+        """Return the columns in which a claim about a metric is tested.
 
-        In a table that is its columns, as far as the scale has them; in a figure the best settings, which may differ
-        between rows, then the paper's own: `at_one_setting` only there.
+        For a table, these are its columns that the scale has. For a figure, they are the best settings, which may
+        differ between rows, and then the setting that the paper states; `at_one_setting` keeps the latter alone.
         """
         if self.artefact.table and self.artefact.table.by_metric:
             titles = {column.value: column.title.partition(",")[0] for column in self.columns}
             return tuple(Column(title, value, metric) for value, title in titles.items())
         if self.artefact.table:
-            made = {str(value) for axis in self.column_axes for value in axis.values}
-            return tuple(column for column in self.columns if column.value in made or not made)
-        own = (Column(self.stated_value, self.stated_value, metric),) if self.stated else ()
-        return own if own and at_one_setting else (Column("", metric=metric), *own)
+            values = {str(value) for axis in self.column_axes for value in axis.values}
+            return tuple(column for column in self.columns if column.value in values or not values)
+        stated = (Column(self.stated_value, self.stated_value, metric),) if self.stated else ()
+        return stated if stated and at_one_setting else (Column("", metric=metric), *stated)
 
-    def to_try(self, name: str) -> list[float]:
-        """The values that are to be searched of an axis."""
+    def search_values(self, name: str) -> list[float]:
+        """Return all values of a searched axis."""
         [axis] = [axis for axis in self.searched if axis.name == name]
         return [float(value) for value in axis.values]
 
     def tried(self, row: str, column: str, name: str) -> dict[float, dict[int, float]]:
-        """What a cell's runs gave at each value of a searched axis that has some: at the best of the other settings.
+        """Return the results of a cell at each value of a searched axis that has runs, by seed.
 
-        By seed, and infinite where a run diverged.
+        The other searched axes are at their best for that value. The result of a diverged run is infinite.
         """
         runs = self.runs[self.runs[self.axis.name].astype(str) == row]
         for axis in self.column_axes:
             runs = runs[runs[axis.name].astype(str) == column]
         others = tuple(axis for axis in self.searched if axis.name != name)
-        best = {value: choose(runs[runs[name] == value], others, self.metric) for value in self.to_try(name)}
+        best = {value: choose(runs[runs[name] == value], others, self.metric) for value in self.search_values(name)}
         return {value: by_seed(chosen.runs, self.metric) for value, chosen in best.items() if chosen}
 
     def at_settings(self, row: str, column: Column, name: str) -> dict[float, Values]:
-        """What a cell's runs gave at each value of a searched axis, ascending, also where there are none."""
+        """Return the results of a cell at all values of a searched axis, ascending, empty where there are no runs."""
         found = self.tried(row, column.value, name)
-        return {value: found.get(value, {}) for value in sorted(self.to_try(name))}
+        return {value: found.get(value, {}) for value in sorted(self.search_values(name))}
 
     def table(self) -> Table:
-        """Ours beside the paper's; beside the best settings those at the paper's, where they are others."""
+        """Return our cells beside the paper's, with further columns at the paper's setting if it is not our best."""
         columns = self.columns
         if self.stated:
-            at = self.stated_value
-            columns += tuple(Column(f"{column.title}, at {at}", at, column.metric) for column in self.columns)
+            stated = self.stated_value
+            columns += tuple(Column(f"{column.title}, at {stated}", stated, column.metric) for column in self.columns)
         cells = {}
         for row in self.rows:
             for column in columns:
@@ -259,39 +259,39 @@ class Cells:
             if self.artefact.table
             else " and ".join(dict.fromkeys(METRICS[column.metric].label for column in self.columns))
         )
-        written = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
-        return Table(self.rows, columns, cells, unit, written, medians=self.artefact.skewed)
+        ours = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
+        return Table(self.rows, columns, cells, unit, ours, medians=self.artefact.skewed)
 
     def _rows(self, titles: Mapping[str, str]) -> tuple[Row, ...]:
-        looks = {str(value): name for value, name in self.axis.methods.items()}
-        return tuple(Row(key, title, looks.get(key, key)) for key, title in titles.items())
+        styles = {str(value): name for value, name in self.axis.methods.items()}
+        return tuple(Row(key, title, styles.get(key, key)) for key, title in titles.items())
 
     def _choose(self, runs: pd.DataFrame) -> dict[tuple[str, str], Chosen]:
-        """By row and column, the best setting of these runs."""
-        places = runs.groupby([self.axis.name, *(axis.name for axis in self.column_axes)], sort=False)
-        best = {key: choose(found, self.searched, self.metric) for key, found in places}
+        """Return the best setting of these runs by row and column."""
+        cells = runs.groupby([self.axis.name, *(axis.name for axis in self.column_axes)], sort=False)
+        best = {key: choose(found, self.searched, self.metric) for key, found in cells}
         return {(str(row), str(*column)): chosen for (row, *column), chosen in best.items() if chosen}
 
     def _at_the_papers_setting(self) -> tuple[str, dict[str, Chosen]]:
-        """The setting that the paper states as the best, and by row its runs, where it is not the best of ours too."""
+        """Return the setting that the paper states as best and its runs by row; empty if it is our best everywhere."""
         for claim in self.artefact.claims:
             if isinstance(claim.criterion, BestSetting):
                 name, value = claim.criterion.name, claim.criterion.value
-                if any(best.setting[name] != value for best in self.chosen.values()):
-                    there = self._choose(self.runs[self.runs[name] == value])
-                    words = f"{SETTINGS.get(name, name)} {value:g}"
-                    # The words say the setting: nothing was chosen.
-                    return words, {row: Chosen({}, best.runs, best.tried) for (row, _), best in there.items()}
+                if any(chosen.setting[name] != value for chosen in self.chosen.values()):
+                    best = self._choose(self.runs[self.runs[name] == value])
+                    # The column title names the setting, and nothing was chosen: `setting` stays empty.
+                    stated = {row: Chosen({}, chosen.runs, chosen.tried) for (row, _), chosen in best.items()}
+                    return f"{SETTINGS.get(name, name)} {value:g}", stated
         return "", {}
 
 
 def _copies_used(runs: pd.DataFrame) -> dict[str, Data]:
-    """By data set, the copy of it that most runs were made on to their end; of equals the original images."""
+    """Return for each data set the copy that most ended runs used; the original images win a tie."""
     copies = {(config.data.name, config.data.digest): config.data for config in runs.config}
     ended = Counter((config.data.name, config.data.digest) for config in runs[runs.state != "unfinished"].config)
     ranked = sorted(copies, key=lambda copy: (-ended[copy], copy[0] != original(copy[0]), copy[1]))
-    return {original(copy[0]): copies[copy] for copy in reversed(ranked)}  # the first comes last, and stays
+    return {original(copy[0]): copies[copy] for copy in reversed(ranked)}  # reversed: the first in rank wins
 
 
-def _named(data: Data) -> str:
+def _copy_name(data: Data) -> str:
     return f"{data.name} ({data.digest[:8]})"

@@ -1,4 +1,4 @@
-"""Runs as curves: what those of each row did over time, averaged over seeds, and what each setting of a search gave."""
+"""Curves of runs: training over time, averaged over seeds, and results over the settings of a search."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from pbwn_repro.report.statistics import diverging, finite, in_common, mean
 
 Points = list[tuple[float, float]]
 Rows = Sequence[tuple[Row, Sequence[History]]]
-ROUNDING = 1e-5  # a deviation from the sphere below it is rounding, in float32 too
+ROUNDING = 1e-5  # smaller deviations from the sphere are rounding, in float32 too
 
 
 def plots_of(cells: Cells, prefix: str) -> tuple[Plot, ...]:
-    """All plots of a section: the curves of the best settings, what searches gave, and what the paper found best."""
+    """Return all plots of a section: curves at the best settings, searches, and curves at the paper's setting."""
     found: list[Plot] = []
-    places = dict.fromkeys(column.value for column in cells.columns)
+    values = dict.fromkeys(column.value for column in cells.columns)
     in_one_frame = "carries-over" in cells.artefact.compared  # whether columns are compared with each other
-    for value in places:
+    for value in values:
         column, *others = [each for each in cells.columns if each.value == value]
-        place = "" if len(places) == 1 else value if others else column.title
+        name = "" if len(values) == 1 else value if others else column.title
         rows = [(row, chosen.runs) for row in cells.curve_rows if (chosen := cells.at(row.key, column))]
-        found += _over_time(prefix, place, rows, cells)
+        found += _over_time(prefix, name, rows, cells)
         if not in_one_frame:
-            found += _search(cells, prefix, place, [(row, value) for row in cells.curve_rows])
+            found += _search(cells, prefix, name, [(row, value) for row in cells.curve_rows])
     if in_one_frame:
         lines = [
-            (replace(row, title=f"{row.title}, {column.title}", look=f"{row.look}/{rank}"), column.value)
+            (replace(row, title=f"{row.title}, {column.title}", style=f"{row.style}/{rank}"), column.value)
             for row in cells.curve_rows
             for rank, column in enumerate(cells.columns)
         ]
         found += _search(cells, prefix, "", lines)
     rows = [(row, cells.stated[row.key].runs) for row in cells.curve_rows if row.key in cells.stated]
-    place = f"at the paper's {cells.stated_value}"
-    return (*found, *(_over_time(prefix, place, rows, cells)[:1] if rows else ()))
+    at_stated = _over_time(prefix, f"at the paper's {cells.stated_value}", rows, cells)[:1] if rows else ()
+    return (*found, *at_stated)
 
 
-def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells) -> list[Plot]:
-    """Training loss, metric, norms and deviation of the runs in one column; `place` names the column."""
+def _over_time(prefix: str, column: str, runs: Sequence[tuple[Row, pd.DataFrame]], cells: Cells) -> list[Plot]:
+    """Return plots of training loss, metric, norms, deviation and monitored quantities of the runs in a column."""
     rows = [(row, [history for history in found.history if history.evaluations]) for row, found in runs]
-    name = "-".join(part for part in (prefix, slug(place)) if part)
-    suffix = f", {place}" if place else ""
-    judged, by_iteration = cells.judged, cells.artefact.curves == "iteration"
+    name = "-".join(part for part in (prefix, slug(column)) if part)
+    suffix = f", {column}" if column else ""
+    metric, by_iteration = cells.task_metric, cells.artefact.curves == "iteration"
     methods = {config.method for _, found in runs for config in found.config} & METHODS.keys()
     by_epoch = any(METHODS[name].projects_after_each_epoch for name in methods)
     found = [
@@ -65,20 +65,20 @@ def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]]
             main=cells.artefact.curves in ("iteration", "epoch"),
         ),
         Plot(
-            f"{name}-{slug(judged.words)}",
-            f"{judged.words.capitalize()}{suffix}",
+            f"{name}-{slug(metric.words)}",
+            f"{metric.words.capitalize()}{suffix}",
             "epoch",
-            judged.label,
-            _curves(rows, lambda history: _evaluations(history, judged.name)),
-            y_log=judged.logarithmic,
+            metric.label,
+            _curves(rows, lambda history: _evaluations(history, metric.name)),
+            y_log=metric.logarithmic,
         ),
         Plot(
             f"{name}-weight-norms",
-            f"Norms of the neurons' weights{suffix}: the median",
+            f"Median norm of the neurons' weights{suffix}",
             "epoch",
             "norm",
             tuple(curve for row, histories in rows if (curve := _norms(row, histories))),
-            band="the band holds the middle half of the neurons",
+            band="bands hold the middle half of the neurons",
         ),
     ]
     if (largest_deviation(cells.runs) or 0) >= ROUNDING:
@@ -106,46 +106,46 @@ def _over_time(prefix: str, place: str, runs: Sequence[tuple[Row, pd.DataFrame]]
     return [plot for plot in found if any(len(curve.x) > 1 for curve in plot.curves)]
 
 
-def _search(cells: Cells, prefix: str, place: str, lines: Sequence[tuple[Row, str]]) -> list[Plot]:
-    """What each setting of a search over one axis gave, every run a dot; of several axes, over the learning rate.
+def _search(cells: Cells, prefix: str, column: str, lines: Sequence[tuple[Row, str]]) -> list[Plot]:
+    """Return a plot of the results over the searched axis, or over the learning rate if there are several such axes.
 
-    `lines` are rows, each with the column that it is searched in.
+    `lines` are rows with the value of the column in which each is searched.
     """
     names = [axis.name for axis in cells.searched if len(axis.values) > 1]
     name = names[0] if len(names) == 1 else "lr"
     if name not in names:
         return []
-    searches = [(row, cells.tried(row.key, column, name)) for row, column in lines]
+    searches = [(row, cells.tried(row.key, value, name)) for row, value in lines]
     curves = [search_curve(row, dict(sorted(tried.items()))) for row, tried in searches if len(tried) > 1]
     curves = [curve for curve in curves if curve.x]
     if not curves:
         return []
     words = SETTINGS.get(name, name)
     others = [SETTINGS.get(other, other) for other in names if other != name]
-    beside = f", at the best {' and '.join(others)} of each" if others else ""
-    suffix = f", {place}" if place else ""
+    at_best = f", at the best {' and '.join(others)} of each" if others else ""
+    suffix = f", {column}" if column else ""
     return [
         Plot(
-            "-".join(part for part in (prefix, slug(place), "search") if part),
-            f"{cells.metric.words[:1].upper()}{cells.metric.words[1:]} over the {words}{beside}{suffix}",
+            "-".join(part for part in (prefix, slug(column), "search") if part),
+            f"{cells.metric.words[:1].upper()}{cells.metric.words[1:]} over the {words}{at_best}{suffix}",
             words,
             cells.metric.label,
             tuple(curves),
             x_log=all(x > 0 for curve in curves for x in (*curve.x, *curve.diverged)),
             y_log=cells.metric.logarithmic,
             main=cells.artefact.curves == "search" or not (cells.artefact.curves or cells.artefact.table),
-            band="mean over the runs that all settings have, every run a dot",
+            band="mean over the seeds that all settings have, each run a dot",
         )
     ]
 
 
 def largest_deviation(runs: pd.DataFrame) -> float | None:
-    """How far a constrained norm was from its value at any evaluation; None where none is constrained."""
+    """Return the largest deviation of a constrained norm at any evaluation, or None if none is constrained."""
     return max((value for history in runs.history for _, value in _evaluations(history, "deviation")), default=None)
 
 
 def slug(words: str) -> str:
-    """Words as a part of a file's name."""
+    """Return words in a form that is fit for file names."""
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
@@ -169,22 +169,22 @@ def _curve(row: Row, lines: Sequence[Points]) -> Curve:
 
 
 def search_curve(row: Row, found: Mapping[float, Mapping[int, float]], *, common: bool = True) -> Curve:
-    """A search as a curve: each setting's mean over the seeds that all settings have, or else over its own."""
+    """Return a search as a curve of means: over the seeds common to all settings or, without `common`, over all."""
     kept = in_common(found) if common else found
-    ended = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
-    means = tuple(mean(values) for values in ended.values())
-    lost = {
+    finished = {setting: list(finite(values).values()) for setting, values in kept.items() if finite(values)}
+    means = tuple(mean(values) for values in finished.values())
+    diverged = {
         setting: f"{len(values) - len(finite(values))} of {len(values)}"
         for setting, values in found.items()
         if diverging(values)
     }
     dots = tuple((setting, value) for setting, values in found.items() for value in finite(values).values())
     count = max(map(len, kept.values()))
-    return Curve(row, tuple(ended), means, means, means, count, tuple(lost), dots, tuple(lost.values()))
+    return Curve(row, tuple(finished), means, means, means, count, tuple(diverged), dots, tuple(diverged.values()))
 
 
 def _norms(row: Row, histories: Sequence[History]) -> Curve | None:
-    """The mean of the medians, between those of the quartiles."""
+    """Return the mean of the medians, with a band between the means of the quartiles."""
     found = [_evaluations(history, "weight_norms") for history in histories]
     lines = [line for line in found if line]
     if not lines:
@@ -195,7 +195,7 @@ def _norms(row: Row, histories: Sequence[History]) -> Curve | None:
 
 
 def _aligned(lines: Sequence[Points]) -> tuple[tuple[float, ...], list[list[float]]]:
-    """The places that all runs have, and what the runs have there."""
+    """Return the x that all runs have, and the values of all runs at each."""
     tables = [dict(line) for line in lines]
     shared = sorted(set.intersection(*(set(table) for table in tables)))
-    return tuple(shared), [[table[place] for table in tables] for place in shared]
+    return tuple(shared), [[table[x] for table in tables] for x in shared]

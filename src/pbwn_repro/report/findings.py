@@ -1,6 +1,6 @@
-"""The few findings that a reader should see first: for the cards of the page, and for 'Measured' in the README.
+"""The findings shown first: in the cards of the page, the short summary of the report, and the README.
 
-Which comparisons these are is decided here, once, and not by how they came out.
+The comparisons are fixed here, whatever their outcome.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pbwn_repro.report.statistics import Interval, finite, mean, with_interval
 
 LADDER, MLP, COST = "table-8", "figure-2a", "table-5"
 _WITH, _WITHOUT, _START = "pbwn", "normal", "unit-start"
-_FEWEST = 3  # runs of each side, below which a difference is no finding
+_FEWEST = 3  # runs per side below which a difference is not reported as a finding
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison of PBWN with training without it. What a finding does not have is empty.
+    """One comparison of training with PBWN and without. Fields that do not apply are empty.
 
     Args:
         what: what was trained or timed.
-        value: ours with PBWN, with its unit.
+        value: our result with PBWN, with its unit.
         without: the same without PBWN.
-        start: the same from unit norms at the start only.
-        difference: with PBWN less without, and its interval.
-        verdict: what the interval says to the claim that PBWN is lower.
+        start: the same with unit norms at the start only.
+        difference: with PBWN minus without, and its interval.
+        verdict: the outcome of the claim that PBWN is lower.
         paper: the paper's numbers, with and without.
-        basis: how many runs, at which scale.
+        basis: the scale and the number of runs.
         anchor: the section that it comes from.
-        is_lowest: whether none of the others is lower.
+        is_lowest: whether none of our other results is lower.
     """
 
     what: str
@@ -53,13 +53,13 @@ class Finding:
 
     @property
     def beside(self) -> str:
-        """What stands against the value, in words."""
-        against = {"without": self.without, "with unit norms at the start only": self.start}
-        return ", ".join(f"{number} {words}" for words, number in against.items() if number)
+        """The results without PBWN that the value is compared with."""
+        others = {"without": self.without, "with unit norms at the start only": self.start}
+        return ", ".join(f"{number} {words}" for words, number in others.items() if number)
 
 
 def findings_table(found: Sequence[Finding], *, intervals: bool = True) -> str:
-    """Findings as a table in Markdown, without the columns that would be empty. What is bold is the lowest of ours."""
+    """Return findings as a Markdown table without empty columns; bold marks values with PBWN that are our lowest."""
     columns = {
         "": [each.what for each in found],
         "with PBWN": [f"**{each.value}**" if each.is_lowest else each.value for each in found],
@@ -79,21 +79,23 @@ def findings_table(found: Sequence[Finding], *, intervals: bool = True) -> str:
 
 
 def findings(report: Report) -> list[Finding]:
-    """The findings that there are runs for: semi-supervised learning, what a step costs, the network of figure 2."""
-    # Sections of one artefact come largest scale first: that one stays.
+    """Return the findings that have runs: semi-supervised learning, the network of figure 2, the cost of a step."""
+    # The sections of an artefact start with the largest scale, which the reversed order keeps.
     shown = {each.artefact.name: each for each in reversed(report.shown) if each.has_results and not each.variant}
-    made = {LADDER: _ladder, MLP: _mlp, COST: _cost}
-    return [finding for name, find in made.items() if name in shown for finding in find(shown[name])]
+    finders = {LADDER: _ladder, MLP: _mlp, COST: _cost}
+    return [finding for name, find in finders.items() if name in shown for finding in find(shown[name])]
 
 
 def cards(report: Report) -> list[Finding]:
-    """The first finding of each table or figure."""
-    found = findings(report)
-    return [each for index, each in enumerate(found) if each.anchor not in {before.anchor for before in found[:index]}]
+    """Return the first finding of each table or figure."""
+    first: dict[str, Finding] = {}
+    for finding in findings(report):
+        first.setdefault(finding.anchor, finding)
+    return list(first.values())
 
 
 def learning_rates(report: Report) -> list[Plot]:
-    """The test error over the learning rate in figure 2's networks: without, from unit norms alone, and with PBWN."""
+    """Return plots of the test error over the learning rate in figure 2's networks: with PBWN, and the two controls."""
     sections = [each for each in report.shown if each.artefact.name == MLP and each.scale == "paper"]
     return [plot for section in sections if (plot := _learning_rates(section))]
 
@@ -102,12 +104,12 @@ def _learning_rates(section: Section) -> Plot | None:
     metric, rows = METRICS["test_error"], {row.key: row for row in section.table.rows} if section.table else {}
     curves = []
     for row in (rows[key] for key in (_WITHOUT, _START, _WITH) if key in rows):
-        mine = section.ended[section.ended.method == row.key]
-        values = {float(rate): by_seed(runs, metric) for rate, runs in mine.groupby("lr")}
+        of_method = section.ended[section.ended.method == row.key]
+        values = {float(rate): by_seed(runs, metric) for rate, runs in of_method.groupby("lr")}
         curves += [search_curve(row, values, common=False)] if len(values) > 1 else []
     if len(curves) < 2:
         return None
-    layers = {"authors": "six"}.get(section.variant.get("sizes", ""), "four")
+    layers = "six" if section.variant.get("sizes") == "authors" else "four"
     return Plot(
         f"learning-rate-{section.anchor}",
         f"MLP on MNIST, {layers} layers",
@@ -121,28 +123,28 @@ def _learning_rates(section: Section) -> Plot | None:
 
 
 def _ladder(section: Section) -> Iterator[Finding]:
-    """With and without PBWN, for each number of labels."""
+    """Yield the difference with and without PBWN for each number of labels."""
     for column in section.table.columns if section.table else ():
         yield from _with_and_without(section, column, f"Ladder on MNIST, {column.title}: test error")
 
 
 def _mlp(section: Section) -> Iterator[Finding]:
-    """At each method's best learning rate, then at the paper's."""
+    """Yield the difference at each method's best learning rate, then at the paper's."""
     columns = [column for column in section.table.columns if column.metric == "test_error"] if section.table else []
     for column, rate in zip(columns, ("each method's best rate", f"the paper's rate {BEST_RATE:g}"), strict=False):
         yield from _with_and_without(section, column, f"MLP on MNIST, {rate}: test error")
 
 
 def _with_and_without(section: Section, column: Column, what: str) -> Iterator[Finding]:
-    """A column's finding, where both have runs enough, and the control that starts alike and then trains freely."""
+    """Yield the finding of a column if both sides have enough runs, with the control that starts at unit norms."""
     ours, theirs, start = (_summary(section, key, column) for key in (_WITH, _WITHOUT, _START))
     if ours is None or theirs is None or min(ours.count, theirs.count) < _FEWEST:
         return
-    chosen = ours.chosen.get("lr") != theirs.chosen.get("lr")
-    value, without = (_percent(summary, with_rate=chosen) for summary in (ours, theirs))
+    rates_differ = ours.chosen.get("lr") != theirs.chosen.get("lr")
+    value, without = (_percent(summary, with_rate=rates_differ) for summary in (ours, theirs))
     control = ""
     if start is not None and start.count >= _FEWEST:
-        control = _percent(start, with_rate=chosen) + _start_at(section, ours.chosen)
+        control = _percent(start, with_rate=rates_differ) + _start_at(section, ours.chosen)
     difference, verdict, lower = _compared(section, column)
     counts = " and ".join(str(count) for count in dict.fromkeys((ours.count, theirs.count)))
     yield Finding(
@@ -160,7 +162,7 @@ def _with_and_without(section: Section, column: Column, what: str) -> Iterator[F
 
 
 def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
-    """What the control gives at PBWN's rate, where some of its runs diverge there and so another is its best."""
+    """Return the result of the control at PBWN's rate if some of its runs diverge there, which excludes that rate."""
     if "lr" not in chosen:
         return ""
     runs = section.ended[(section.ended.method == _START) & (section.ended.lr == chosen["lr"])]
@@ -168,19 +170,20 @@ def _start_at(section: Section, chosen: Mapping[str, Any]) -> str:
     ended = finite(values)
     if not ended or len(ended) == len(values):
         return ""
-    lost = len(values) - len(ended)
-    verb = "diverges" if lost == 1 else "diverge"
+    diverged = len(values) - len(ended)
     average = mean(list(ended.values()))
-    return f". At rate {chosen['lr']:g}, {lost} of {len(values)} runs {verb}; the others average {average:.2f} %"
+    return f". At rate {chosen['lr']:g}, {diverged} of {len(values)} runs diverged; the others average {average:.2f} %"
 
 
 def _cost(section: Section) -> Iterator[Finding]:
-    """The time of the projection itself, and the paper's extra time of whole trainings, over the networks timed."""
+    """Yield the time of the projection, and the extra time of whole trainings in the paper, over the timed networks."""
     assert section.table is not None
     columns = section.table.columns
     own = [summary for column in columns if column.metric == "own" and (summary := _summary(section, _WITH, column))]
     batches = (
-        f"batch {SMALL_BATCHES[section.scale]}" if section.scale and section.scale in SMALL_BATCHES else "full batches"
+        f"batch size {SMALL_BATCHES[section.scale]}"
+        if section.scale and section.scale in SMALL_BATCHES
+        else "the paper's batch sizes"
     )
     over_normal = [section.table.cells[_WITH, column].paper for column in columns if column.metric == "relative"]
     if not own:
@@ -208,11 +211,11 @@ def _summary(section: Section, key: str, column: Column) -> Summary | None:
 
 
 def _percent(summary: Summary, *, with_rate: bool) -> str:
-    """The mean; with the median where a few failed runs carry the mean, and with the rate where rates differ."""
-    apart = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
+    """Return the mean, with the median if a few failed runs dominate the mean, and with the rate if requested."""
+    is_skewed = summary.count > 2 and abs(summary.median - summary.mean) > 0.1 * summary.mean
     decimals = 2 if summary.decimals is None else min(2, summary.decimals)
     notes = [f"rate {summary.chosen['lr']:g}"] if with_rate else []
-    notes += [f"median {summary.median:.2f} %"] if apart else []
+    notes += [f"median {summary.median:.2f} %"] if is_skewed else []
     return f"{summary.mean:.{decimals}f} %" + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -226,19 +229,19 @@ def _of_the_paper(section: Section, column: Column) -> str:
 
 
 def _compared(section: Section, column: Column) -> tuple[str, str, str]:
-    """The difference with its interval, the verdict, and with how many seeds PBWN has the lower value."""
+    """Return the difference with its interval, the verdict, and for how many seeds PBWN has the lower value."""
     assert section.table is not None
     titles = {row.key: row.title for row in section.table.rows}
-    sides = (titles[_WITH], titles[_WITHOUT], column.title)
+    names = (titles[_WITH], titles[_WITHOUT], column.title)
     for verdict in section.verdicts:
-        if (verdict.row, verdict.against, verdict.column) != sides or verdict.low is None or verdict.high is None:
+        if (verdict.row, verdict.against, verdict.column) != names or verdict.low is None or verdict.high is None:
             continue
         is_preliminary = verdict.preliminary and verdict.outcome != "undecided"
         words = in_words(verdict.outcome, preliminary=is_preliminary)
         lower, pairs = sum(dot < 0 for dot in verdict.dots), len(verdict.dots)
-        seeds = "each" if lower == pairs else f"{lower} of {pairs}"
+        seeds = "all" if lower == pairs else f"{lower} of {pairs}"
         difference = with_interval(Interval(verdict.difference or 0.0, verdict.low, verdict.high))
-        return difference, words, f", PBWN lower with {seeds}"
+        return difference, words, f", PBWN lower in {seeds}"
     return "", "", ""
 
 

@@ -1,4 +1,4 @@
-"""What a report is made of, as plain data: whoever reads runs fills it, whoever draws or writes reads it."""
+"""The data classes of a report: filled from the runs, rendered as Markdown, HTML and figures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pbwn_repro.catalog.claims import BestSetting, Claim, Conditioned, Costs, Hi
 from pbwn_repro.metrics import Metric
 from pbwn_repro.report.runs import COLUMNS
 from pbwn_repro.report.statistics import Compared, Interval, decimals_within, deviation, mean
-from pbwn_repro.runs.estimates import Shown
+from pbwn_repro.runs.estimates import ObservedSpeeds
 
 Outcome = Literal["holds", "does not hold", "undecided"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-ALPHA = "\N{GREEK SMALL LETTER ALPHA}"  # figure 1's scale, in words and on axes alike
+ALPHA = "\N{GREEK SMALL LETTER ALPHA}"  # figure 1's scale, in text and on axes
 Meaning = Literal["good", "bad", "neutral", "open"]
 MEANINGS: Mapping[Meaning, str] = {
     "good": "good news for users",
@@ -34,10 +34,10 @@ MEANINGS: Mapping[Meaning, str] = {
 
 
 def meaning(claim: Claim, outcome: Outcome) -> Meaning:
-    """What an outcome means to somebody who wants to use the method, which is what its colour says.
+    """Return what an outcome means to a user of the method, which decides its colour.
 
-    That a cost which the paper admits is not there is good news. That a loss rises, which setting is the best, and the
-    condition numbers of two weights, which follow from the equations, are neither good nor bad.
+    It is good news if a cost that the paper admits is not found. A rising loss, the best setting, and the condition
+    numbers of two weights, which follow from the equations, are neutral.
     """
     if outcome == "undecided":
         return "open"
@@ -48,7 +48,7 @@ def meaning(claim: Claim, outcome: Outcome) -> Meaning:
 
 
 def good_news(claim: Claim, outcome: Outcome) -> str:
-    """What to add to an outcome whose colour is not what its word leads a reader to expect; usually nothing."""
+    """Return an explanation of an outcome whose colour seems to contradict its word; usually empty."""
     if isinstance(claim.criterion, Costs) and claim.criterion.least is not None:
         return {"holds": "it costs time", "does not hold": "good news: it costs less"}.get(outcome, "")
     return ""
@@ -56,61 +56,64 @@ def good_news(claim: Claim, outcome: Outcome) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, or a curve: its key, its title, and the name of the method whose colour it has.
-
-    `about` says what the method does, where a table tells it.
-    """
+    """A row of a table, or a curve; `style` names its stroke in the palette, `about` describes its method if shown."""
 
     key: str
     title: str
-    look: str
+    style: str
     about: str = ""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the seeds of one setting gave: one value each. `chosen` is the best of what was searched.
+    """The results of one setting, one value per seed.
 
-    Where every run diverged there are no values, and the mean is not a number. Of times, the mean is the median over
-    rounds, without a deviation; `reach` is half the width of its interval.
+    Args:
+        values: without those of diverged runs; empty if every run diverged.
+        mean: NaN without values; of times, the median over rounds.
+        deviation: the sample standard deviation; None for a single run and for times.
+        chosen: the best setting of the search.
+        diverged: the number of diverged runs.
+        reach: half the width of a median's interval.
+        is_count: whether the value is a number of settings, not a mean of runs.
     """
 
     values: tuple[float, ...]
     mean: float
-    deviation: float | None  # the sample's standard deviation; None for a single run
+    deviation: float | None
     chosen: Mapping[str, Any] = field(default_factory=dict)
     diverged: int = 0
     reach: float | None = None
-    is_count: bool = False  # of settings, and no mean of runs
+    is_count: bool = False
 
     @classmethod
     def of(cls, values: Sequence[float], chosen: Mapping[str, Any] | None = None, diverged: int = 0) -> Summary:
-        """All values in one."""
+        """Summarise the values."""
         return cls(tuple(values), mean(values) if values else nan, deviation(values), chosen or {}, diverged)
 
     def rank(self, metric: Metric) -> tuple[float, float]:
-        """Less is better: fewer runs that diverge come before any mean."""
-        lost = self.diverged / (self.diverged + self.count)
-        return lost, metric.sign * self.mean if self.values else inf
+        """Return a sort key, smaller is better: the share of diverged runs, then the mean."""
+        share = self.diverged / (self.diverged + self.count)
+        return share, metric.sign * self.mean if self.values else inf
 
     @property
     def count(self) -> int:
-        """How many runs there are."""
+        """The number of finished runs."""
         return len(self.values)
 
     @property
     def is_pair(self) -> bool:
-        """Whether there are two runs: of these both values say more than a mean and a spread."""
+        """Whether there are two runs, whose values are shown instead of a mean and a spread."""
         return self.count == 2 and self.deviation is not None
 
     @property
     def decimals(self) -> int | None:
-        """How many decimals of its mean are known; None where nothing is known of the spread."""
+        """The decimals that the spread of the mean supports; None if the spread is unknown."""
         return decimals_within(self.reach if self.deviation is None else self.deviation)
 
     @property
     def median(self) -> float:
-        """The middle of the values."""
+        """The median of the values."""
         return median(self.values)
 
 
@@ -124,14 +127,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by the keys of rows and columns, in the order of the paper; `unit` such as 'test error (%)'.
+    """A table: cells by row key and column, in the order of the paper.
 
     Args:
-        ours: how a cell of ours is written.
-        medians: whether the median stands beside the mean.
-        drawn: what a figure of it shows.
-        fixed: whether small numbers have no more decimals than others: a thousandth of a percent of the time is none.
-        undrawn: metrics whose columns are no figure: hours on another machine say nothing beside the paper's.
+        unit: such as 'test error (%)'.
+        ours: the format of our cells.
+        medians: whether cells show the median beside the mean.
+        fixed: whether small numbers have no more decimals than others, as a thousandth of a percent of time is nothing.
+        drawn: what the figure of the table shows.
+        undrawn: metrics left out of the figure, such as hours, which depend on the machine.
     """
 
     rows: tuple[Row, ...]
@@ -146,18 +150,22 @@ class Table:
 
     @property
     def legend(self) -> str:
-        """How the cells of ours are written: of one or two runs there is no spread to show."""
+        """The format of our cells; one or two runs have no spread to show."""
         found = [cell.ours for cell in self.cells.values() if cell.ours and cell.ours.values]
         if self.ours.startswith("mean") and found and max(ours.count for ours in found) <= 2:
-            return "every run (their number)"
-        return f"{self.ours}; of two runs, both values" if any(ours.is_pair for ours in found) else self.ours
+            return "every run (number of runs)"
+        return f"{self.ours}; both values if there are two runs" if any(ours.is_pair for ours in found) else self.ours
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band from low to high. `diverged` are the places where runs diverged, which are in no mean.
+    """A line with a band from low to high.
 
-    `lost` says of each how many, such as '1 of 5'; `dots` are single runs, (place, value).
+    Args:
+        count: the number of runs.
+        diverged: the x where runs diverged; these runs are in no mean.
+        dots: single runs, as (x, value).
+        lost: how many runs diverged at each x of `diverged`, such as '1 of 5'.
     """
 
     row: Row
@@ -173,9 +181,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves in one frame; `main` if it is what the reader of the section came for. `band` says what bands are."""
+    """Curves in one frame.
 
-    name: str  # of its file, unique in a report
+    Args:
+        name: of its file, unique in a report.
+        main: whether it shows what the artefact is about, not how the runs went.
+        band: what lines and bands are.
+    """
+
+    name: str
     title: str
     x_label: str
     y_label: str
@@ -183,22 +197,25 @@ class Plot:
     x_log: bool = False
     y_log: bool = False
     main: bool = False
-    band: str = "mean over runs, bands from the lowest to the highest"
+    band: str = "mean over runs, bands from lowest to highest"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What our runs say to a claim of the paper: by how much, with a 95 % interval, in words.
+    """The outcome of one comparison of a claim, with the difference, its 95 % interval and a sentence.
 
-    A claim on several cells has a verdict for each: `row` against the row `against`, in `column`, as titles.
+    A claim about several cells has a verdict for each.
 
     Args:
-        firm: whether a 'does not hold' stands when all comparisons of the claim are counted (Holm's first step).
-        preliminary: whether it rests on few runs, or on a part of the settings that are to be searched.
-        dots: the differences of the single pairs of runs.
-        gap: how far the difference lies from what it has to leave behind, zero or the edge of a margin.
-        beside: another metric of the same runs that a reader has to see too, a sentence.
-        paper: the same difference with its interval from the paper's own means, spreads and seeds.
+        counts: the runs on each side.
+        row, against, column: the titles of the row, of the row it is compared with, and of the column.
+        firm: whether a 'does not hold' survives the correction for the claim's number of comparisons (Holm's first
+            step).
+        preliminary: whether it rests on few runs, or on part of the settings to be searched.
+        dots: the difference of each pair of runs.
+        gap: the distance of the difference from the decision bound, which is zero or the edge of a margin.
+        beside: a sentence on a second metric of the same runs.
+        paper: the same difference, from the paper's own means, spreads and seeds.
     """
 
     claim: Claim
@@ -219,17 +236,17 @@ class Verdict:
     paper: Interval | None = None
 
     @classmethod
-    def on(
+    def from_comparison(
         cls, claim: Claim, outcome: Outcome, sentence: str, compared: Compared, names: tuple[str, str, str], **more: Any
     ) -> Verdict:
-        """The verdict on a comparison; `names` are the titles of row, what it stands against, and column."""
+        """Build a verdict from a comparison; `names` are the titles of row, other row and column."""
         low, high = (compared.interval.low, compared.interval.high) if compared.interval else (None, None)
         more = {"dots": compared.dots, **more}
         return cls(claim, outcome, sentence, compared.difference, low, high, compared.counts, *names, **more)
 
     @property
     def meaning(self) -> Meaning:
-        """What it means to a user."""
+        """What the outcome means to a user."""
         return meaning(self.claim, self.outcome)
 
 
@@ -242,7 +259,7 @@ class Decided:
 
     @property
     def outcome(self) -> Outcome:
-        """A claim holds if each comparison does, and does not if one speaks against it among all of them."""
+        """Holds if each comparison does; does not hold if one firmly rejects the claim; undecided otherwise."""
         if any(verdict.outcome == "does not hold" and verdict.firm for verdict in self.verdicts):
             return "does not hold"
         return "holds" if {verdict.outcome for verdict in self.verdicts} == {"holds"} else "undecided"
@@ -254,41 +271,41 @@ class Decided:
 
     @property
     def preliminary(self) -> bool:
-        """Whether the outcome rests on few runs or on a part of a search."""
-        speaking = [verdict for verdict in self.verdicts if verdict.outcome == self.outcome]
-        return self.outcome != "undecided" and all(verdict.preliminary for verdict in speaking)
+        """Whether the outcome rests on few runs or on part of a search."""
+        deciding = [verdict for verdict in self.verdicts if verdict.outcome == self.outcome]
+        return self.outcome != "undecided" and all(verdict.preliminary for verdict in deciding)
 
     @property
     def counts(self) -> dict[Outcome, int]:
-        """How many comparisons came out how."""
+        """The number of comparisons by outcome, without zeros."""
         found = Counter(verdict.outcome for verdict in self.verdicts)
         return {outcome: found[outcome] for outcome in OUTCOMES if found[outcome]}
 
     @property
     def beside(self) -> str:
-        """What has to be seen with the first comparison that has such a sentence."""
+        """The first comparison's sentence on a second metric, empty without any."""
         return next((verdict.beside for verdict in self.verdicts if verdict.beside), "")
 
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """One artefact at one scale and in one variant, or a user's own experiment: everything that is shown of it.
+    """One artefact at one scale and in one variant, or a user's own experiment, with everything shown of it.
 
     Args:
-        scale: empty for own experiments, which have none.
-        begun: its rows of the table of runs, whatever their state.
+        scale: empty for a user's own experiment.
+        all_runs: its rows of the table of runs, in any state.
         variant: empty for the artefact itself.
-        missing: what the scale's protocol still needs.
+        missing: the runs that the scale's protocol still needs.
         compared: comparisons without a verdict, a sentence each.
-        landscapes: figure 1's result, surfaces and all.
-        measurement: the folder, where the artefact is measured and not trained.
-        remarks: paragraphs that somebody wrote of the runs, in remarks.md beside them.
-        speeds: how fast the runs of the whole report were, which says what missing ones take.
+        landscapes: the result of figure 1, including the surfaces.
+        measurement: the folder of an artefact that is measured, not trained.
+        remarks: the paragraphs of remarks.md beside the runs.
+        speeds: the speeds of all runs of the report, from which the time of missing runs is estimated.
     """
 
     artefact: Artefact
     scale: Scale | Literal[""]
-    begun: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))
+    all_runs: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS))
     variant: Mapping[str, Any] = field(default_factory=dict)
     table: Table | None = None
     plots: tuple[Plot, ...] = ()
@@ -300,52 +317,52 @@ class Section:
     environments: tuple[Mapping[str, Any], ...] = ()
     measurement: Path | None = None
     remarks: tuple[str, ...] = ()
-    speeds: Shown | None = None
+    speeds: ObservedSpeeds | None = None
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """The finished runs."""
-        return self.begun[self.begun.state == "done"]
+        return self.all_runs[self.all_runs.state == "done"]
 
     @property
     def ended(self) -> pd.DataFrame:
-        """The runs that are finished or diverged."""
-        return self.begun[self.begun.state != "unfinished"]
+        """The runs that finished or diverged."""
+        return self.all_runs[self.all_runs.state != "unfinished"]
 
     @property
     def diverged(self) -> tuple[Path, ...]:
         """The folders of the runs that diverged."""
-        return tuple(self.begun[self.begun.state == "diverged"].path)
+        return tuple(self.all_runs[self.all_runs.state == "diverged"].path)
 
     @property
     def unfinished(self) -> tuple[Path, ...]:
-        """The folders of what was begun and has not ended."""
-        return tuple(self.begun[self.begun.state == "unfinished"].path)
+        """The folders of the runs that were started and have not ended."""
+        return tuple(self.all_runs[self.all_runs.state == "unfinished"].path)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """What differs between its runs."""
+        """The axes along which its runs differ."""
         return self.artefact.axes(self.scale or "paper") if isinstance(self.artefact, TrainedArtefact) else ()
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether `pbwn reproduce` makes it: a table or figure of the paper, or an experiment of ours."""
+        """Whether `pbwn reproduce` runs it: a table or figure of the paper, or one of our experiments."""
         return self.artefact.name in {**ARTEFACTS, **EXPERIMENTS}
 
     @property
     def is_own(self) -> bool:
-        """Whether it shows runs that belong to no artefact."""
+        """Whether it shows a user's own runs, which belong to no artefact."""
         return not self.scale
 
     @property
     def anchor(self) -> str:
-        """Its address in the page, and the beginning of its files' names."""
+        """Its anchor in the page, and the prefix of its file names."""
         variant = [f"{name}-{value}" for name, value in self.variant.items()]
         return "-".join(part for part in (self.artefact.name, self.scale, *variant) if part)
 
     @property
     def number(self) -> str:
-        """What it is called, such as Figure 2a."""
+        """Its name in text, such as Figure 2a."""
         return "Your runs" if self.is_own else heading(self.artefact.name)
 
     @property
@@ -362,7 +379,7 @@ class Section:
 
     @cached_property
     def claims(self) -> tuple[Decided, ...]:
-        """The claims with their comparisons, in their order."""
+        """The claims with their comparisons, in order."""
         found: dict[Claim, list[Verdict]] = {}
         for verdict in self.verdicts:
             found.setdefault(verdict.claim, []).append(verdict)
@@ -370,7 +387,7 @@ class Section:
 
     @property
     def opens_with_remarks(self) -> bool:
-        """Whether the remarks are what was found: where no claim is tested, they come first."""
+        """Whether the remarks come first, as they are the findings where no claim is tested."""
         return not self.verdicts
 
     @property
@@ -380,13 +397,13 @@ class Section:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is anything to show; of the others, no run has ended yet."""
+        """Whether any run has finished or diverged, or the measurement is finished."""
         return self.has_results or bool(self.diverged)
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """All sections in the order of the paper, and what was found but left out, each with its reason."""
+    """All sections in the order of the paper, and the folders that were left out, each with its reason."""
 
     root: Path
     sections: tuple[Section, ...]
@@ -400,25 +417,25 @@ class Report:
 
 @dataclass(frozen=True)
 class Tested:
-    """A claim with what each section says to it: the artefact at a scale, and its variants."""
+    """A claim with its outcome in each section: the artefact at each scale, and its variants."""
 
     claim: Claim
     sections: tuple[tuple[Section, Decided], ...]
 
 
 def claims_tested(sections: Iterable[Section]) -> dict[str, list[Tested]]:
-    """By the number of the table or figure, each claim once."""
+    """Return each claim once, by the number of its table or figure."""
     found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
     for section in sections:
         for decided in section.claims:
             found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
     return {
-        number: [Tested(claim, tuple(places)) for claim, places in claims.items()] for number, claims in found.items()
+        number: [Tested(claim, tuple(tested)) for claim, tested in claims.items()] for number, claims in found.items()
     }
 
 
 def heading(name: str) -> str:
-    """An artefact's name as a reader writes it.
+    """Return an artefact's name as a title.
 
     >>> heading("figure-2a"), heading("step-rules-gpt")
     ('Figure 2a', 'Step rules, GPT')
@@ -428,12 +445,12 @@ def heading(name: str) -> str:
 
 
 def in_words(outcome: Outcome, *, preliminary: bool = False) -> str:
-    """An outcome as it is printed."""
+    """Return an outcome as it is printed."""
     return f"{outcome}, preliminary" if preliminary else outcome
 
 
 def plural(outcome: Outcome, count: int) -> str:
-    """What so many claims or comparisons do.
+    """Return an outcome as the verb of `count` claims or comparisons.
 
     >>> plural("holds", 2), plural("does not hold", 1)
     ('hold', 'does not hold')

@@ -1,12 +1,12 @@
-"""All run folders as one table: a row for each run, with its configuration, its metrics and the curves behind them.
+"""All run folders as one table: a row for each run, with its configuration, metrics and history.
 
-    path, home, scale    the folder; the artefact that keeps it ('train' for a user's own runs), and at which scale
+    path, home, scale    its folder; the artefact in whose folder it is ('train' for a user's own runs); the scale
     state, seed          done, diverged or unfinished
-    config, environment, result, history      what its files hold
-    identity             what its configuration has in common with other seeds and other copies of the data
-    <metric> ...         a column for each of `METRICS`: a number where the run is done
+    config, environment, result, history    the contents of its files
+    identity             its configuration without the seed and the copy of the data
+    <metric> ...         a column for each of `METRICS`: a number if the run is done
 
-What cannot be trusted is in no row, but named with its reason.
+Damaged folders have no row: they are returned with the reason.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ _OTHERS = ("run", "deviation", "deviation_exported", "parameters", "constrained_
 
 
 class DamageError(Exception):
-    """A folder that cannot be trusted, with the reason."""
+    """A folder is damaged; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class History:
-    """The lines of metrics.jsonl: of the loss (step, mean since the line before) and of evaluations, in order.
+    """The logs of a run, in order.
 
-    Where no step had a finite loss, there is no line of it, and no evaluation where its metric was not finite.
-    `monitored` are the lines of monitor.jsonl, if any.
+    Args:
+        losses: step, and mean training loss since the previous line; without lines that have no finite loss.
+        evaluations: the evaluations in metrics.jsonl, without those whose metric is not finite.
+        monitored: the lines of monitor.jsonl, if any.
     """
 
     losses: tuple[tuple[int, float], ...] = ()
@@ -58,47 +60,47 @@ class History:
 
     @cached_property
     def steps_per_epoch(self) -> float:
-        """How many steps an epoch has; not a whole number where a run ends within one."""
+        """The number of steps per epoch; not an integer if a run ends within an epoch."""
         last = self.evaluations[-1]
         return float(last["step"] / last["epoch"])
 
     @property
     def losses_of_last_epoch(self) -> list[float]:
-        """The training loss by the last epoch's lines."""
+        """The training losses logged in the last epoch."""
         start = self.evaluations[-1]["step"] - self.steps_per_epoch
         return [loss for step, loss in self.losses if step > start]
 
     @property
     def final_loss(self) -> float:
-        """The training loss averaged over the last epoch's lines."""
+        """The mean of the training losses logged in the last epoch."""
         return mean(self.losses_of_last_epoch)
 
     @property
     def mean_loss(self) -> float:
-        """The training loss averaged over the whole run: the sooner it falls, the lower it is."""
+        """The mean training loss of the whole run, which is lower the sooner the loss falls."""
         return mean([loss for _, loss in self.losses])
 
     @property
     def early_jump(self) -> float:
-        """The largest rise of the loss from one line to the next within the first epoch; 0 if it only falls."""
+        """The largest rise between consecutive losses in the first epoch; 0 if the loss never rises."""
         early = [loss for step, loss in self.losses if step <= self.steps_per_epoch]
         return max([0.0, *(later - before for before, later in pairwise(early))])
 
     def losses_by_epoch(self) -> list[tuple[float, float]]:
-        """The training loss averaged over each epoch's lines; a line counts where it ends."""
+        """Return the mean training loss of each epoch; a line belongs to the epoch in which it ends."""
         return _means((max(1, -int(-step // self.steps_per_epoch)), loss) for step, loss in self.losses)
 
     def monitored_means(self, quantity: str) -> list[tuple[float, float]]:
-        """A quantity of the monitor by step, averaged over the weights that have it."""
+        """Return a monitored quantity by step, averaged over the weights that have it."""
         return _means((line["step"], line[quantity]) for line in self.monitored if line.get(quantity) is not None)
 
     def evaluation_at(self, step: int) -> Mapping[str, Any]:
-        """The evaluation after a step."""
+        """Return the evaluation after a step, empty if there is none."""
         return next((line for line in self.evaluations if line["step"] == step), {})
 
 
 def read_runs(root: Path) -> tuple[pd.DataFrame, dict[Path, str]]:
-    """The table of all training runs below `root`, and the folders that were left out, with the reason."""
+    """Return the table of all training runs below `root`, and the damaged folders with the reason for each."""
     rows, left_out = [], {}
     for home, scale, path in _folders(root):
         try:
@@ -108,9 +110,11 @@ def read_runs(root: Path) -> tuple[pd.DataFrame, dict[Path, str]]:
     return pd.DataFrame(rows, columns=COLUMNS), left_out
 
 
-def folders_in(place: Path) -> list[Path]:
-    """The folders at a place, in order, but for hidden ones."""
-    return [path for path in sorted(place.iterdir()) if path.is_dir() and path.name[0] != "."] if place.is_dir() else []
+def folders_in(folder: Path) -> list[Path]:
+    """Return the sorted folders in a folder, except hidden ones; empty if it does not exist."""
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
 
 
 def _folders(root: Path) -> Iterator[tuple[str, str, Path]]:
@@ -122,7 +126,7 @@ def _folders(root: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _read_run(path: Path) -> dict[str, Any]:
-    """A row of the table; DamageError names what is wrong with the folder."""
+    """Read a row of the table; raise DamageError if the folder is damaged."""
     folder = RunFolder(path)
     config = _config(folder)
     row: dict[str, Any] = {"config": config, "seed": config.seed, "identity": identity(config), "state": "unfinished"}
@@ -151,7 +155,7 @@ def _monitored(folder: RunFolder) -> tuple[Mapping[str, Any], ...]:
         return ()
     lines = [json.loads(line) for line in folder.monitor.read_text().splitlines()]
     if not all(isinstance(line, dict) and isinstance(line.get("step"), int) for line in lines):
-        raise ValueError("monitor.jsonl has lines that are no records")
+        raise ValueError("monitor.jsonl has lines that are not records")
     return tuple(lines)
 
 
@@ -160,7 +164,7 @@ def _metrics(result: Mapping[str, Any], history: History, metric: Metric) -> dic
     return {
         metric.name: float(result[metric.name]),
         metric.best: float(result[metric.best]),
-        **{column: float(at_best.get(field, math.nan)) for column, field in metric.beside.items()},
+        **{column: float(at_best.get(field, math.nan)) for column, field in metric.secondary.items()},
         "final_training_loss": history.final_loss,
         "mean_training_loss": history.mean_loss,
         "early_jump": history.early_jump,
@@ -170,7 +174,7 @@ def _metrics(result: Mapping[str, Any], history: History, metric: Metric) -> dic
 
 
 def _by_subtask(history: History, metric: Metric) -> dict[str, float]:
-    """The error on the first sub-task, and the mean over the last quarter of them."""
+    """Return the error on the first sub-task and the mean error on the last quarter of them."""
     if metric is not SUBTASK_ERROR:
         return {}
     errors = [line[metric.name] for line in history.evaluations]
@@ -178,7 +182,7 @@ def _by_subtask(history: History, metric: Metric) -> dict[str, float]:
 
 
 def _gap(history: History) -> dict[str, float]:
-    """By how much the test loss is above the training loss of the last epoch."""
+    """Return by how much the test loss exceeds the training loss of the last epoch."""
     loss = history.evaluations[-1].get("test_loss")
     return {} if loss is None else {"loss_gap": loss - history.final_loss}
 
@@ -190,9 +194,9 @@ def _config(folder: RunFolder) -> RunConfig:
     try:
         config = read_config(fields)
     except (ConfigError, ValueError) as error:
-        raise DamageError(f"config.json is no configuration of a run that this version knows ({error})") from None
+        raise DamageError(f"config.json is not a run configuration that this version can read ({error})") from None
     if config.run_name != folder.path.name:
-        raise DamageError(f"config.json is not that of this folder: its run would be called {config.run_name}")
+        raise DamageError(f"config.json does not belong to this folder: its run would be called {config.run_name}")
     return config
 
 
@@ -209,27 +213,27 @@ def _result(folder: RunFolder, config: RunConfig, metric: Metric) -> dict[str, A
             raise DamageError(f"result.json: {name} is {_short(result[name])}, not a number")
     for name in _COUNTS:
         if isinstance(result[name], bool) or not isinstance(result[name], int) or not 0 <= result[name] <= _MOST_STEPS:
-            raise DamageError(f"result.json: {name} is {_short(result[name])}, not a number of steps")
+            raise DamageError(f"result.json: {name} is {_short(result[name])}, not a step count")
     return result
 
 
 def _compare(result: Mapping[str, Any], history: History, metric: Metric) -> None:
-    """The numbers that tables show stand twice, in the result and in the metrics: both have to agree."""
+    """Check that the numbers shown in tables agree between result.json and metrics.jsonl, which both hold them."""
     last = history.evaluations[-1]
     best = min(history.evaluations, key=lambda line: (metric.sign * line[metric.name], line["step"]))
-    twice = {
+    logged = {
         metric.name: last[metric.name],
-        **{name: last.get(name) for name in metric.beside.values()},
+        **{name: last.get(name) for name in metric.secondary.values()},
         metric.best: best[metric.name],
         "best_step": best["step"],
     }
-    for name, logged in twice.items():
-        if result.get(name) != logged:
-            raise ValueError(f"result.json says {name} {result.get(name)}, metrics.jsonl says {logged}")
+    for name, value in logged.items():
+        if result.get(name) != value:
+            raise ValueError(f"result.json says {name} {result.get(name)}, metrics.jsonl says {value}")
 
 
 def read_history(path: Path, config: RunConfig, steps: int) -> History:
-    """Read a finished run's metrics; ValueError says what is missing or wrong in them."""
+    """Read a finished run's metrics; raise ValueError if they are incomplete or damaged."""
     metric = metric_of(config)
     losses: list[tuple[int, float | None]] = []
     evaluations: list[dict[str, Any]] = []
@@ -246,17 +250,17 @@ def read_history(path: Path, config: RunConfig, steps: int) -> History:
     if steps % config.log_every:
         expected.append(steps)
     if [step for step, _ in losses] != expected:
-        raise ValueError(f"{path.name} holds {len(losses)} lines of the loss, not the {len(expected)} of {steps} steps")
+        raise ValueError(f"{path.name} has {len(losses)} lines of losses, but {steps} steps log {len(expected)}")
     if not evaluations or evaluations[-1]["step"] != steps:
-        raise ValueError(f"{path.name} does not hold the evaluation after the last step")
+        raise ValueError(f"{path.name} lacks the evaluation after the last step")
     history = History(tuple((step, loss) for step, loss in losses if loss is not None), tuple(evaluations))
     if not history.losses_of_last_epoch:
-        raise ValueError(f"{path.name} holds no loss of the last epoch: none was finite")
+        raise ValueError(f"{path.name} has no finite loss in the last epoch")
     return history
 
 
 def _evaluation(line: dict[str, Any], metric: Metric) -> dict[str, Any]:
-    optional = (*metric.beside.values(), "deviation", "test_loss")
+    optional = (*metric.secondary.values(), "deviation", "test_loss")
     given = [name for name in optional if line.get(name) is not None]
     numbers = {name: _finite(line[name]) for name in ("epoch", metric.name, *given)}
     if numbers["epoch"] <= 0:
@@ -268,18 +272,18 @@ def _evaluation(line: dict[str, Any], metric: Metric) -> dict[str, Any]:
 
 
 def read_environment(path: Path) -> dict[str, Any]:
-    """What a run was made with; DamageError where its parts are not what they have to be."""
+    """Read the environment of a run; raise DamageError if it is malformed."""
     found = read_json(path)
     for part in ("code", "data", "packages"):
         if not isinstance(found.get(part, {}), dict):
-            raise DamageError(f"{path.name}: {part} holds no object")
+            raise DamageError(f"{path.name}: {part} is not an object")
     if "data" in found and not {"name", "origin"} <= found["data"].keys():
         raise DamageError(f"{path.name}: data lacks a name or an origin")
     return found
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object; DamageError names what is wrong with it."""
+    """Read a file that contains one JSON object; raise DamageError if it cannot be read."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
@@ -287,22 +291,22 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise DamageError(f"{path.name} cannot be read ({error})") from None
     if not isinstance(found, dict):
-        raise DamageError(f"{path.name} holds no object")
+        raise DamageError(f"{path.name} is not a JSON object")
     return found
 
 
 def _means(points: Iterable[tuple[int, float]]) -> list[tuple[float, float]]:
-    """At each place, in order, the mean of the values there."""
+    """Return the mean of the values at each x, in ascending order."""
     found: dict[int, list[float]] = {}
-    for place, value in points:
-        found.setdefault(place, []).append(value)
-    return [(float(place), mean(values)) for place, values in sorted(found.items())]
+    for x, value in points:
+        found.setdefault(x, []).append(value)
+    return [(float(x), mean(values)) for x, values in sorted(found.items())]
 
 
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{number} is not a number to average")
+        raise ValueError(f"{number} is not finite")
     return number
 
 

@@ -1,9 +1,9 @@
-"""Differences with confidence intervals: from runs, or from the mean, spread and number that the paper prints.
+"""Differences with confidence intervals, from runs or from the means, spreads and sample sizes that the paper prints.
 
-Runs of the same seed see the same data in the same order, and the same labels where those are drawn: they are compared
-in pairs. Below eight pairs by Student's t on the differences; from eight on by Wilcoxon's signed-rank test, whose
-interval (Hodges and Lehmann) does not assume normal errors: those of table 8 are skewed, and one failed run of ten
-would dominate the mean. Runs without common seeds are compared by Welch's t.
+Runs of the same seed see the same data in the same order, and the same labels where labels are drawn, so they are
+compared in pairs: by Student's t on the differences below eight pairs, and by Wilcoxon's signed-rank test from eight
+on. The interval of the latter (Hodges and Lehmann) does not assume normal errors: those of table 8 are skewed, and one
+failed run of ten would dominate the mean. Runs without common seeds are compared by Welch's t.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
-ENOUGH = 3  # runs a side from which an interval without width is a result
-FEW = 5  # pairs, or runs a side, below which a verdict is preliminary
-ENOUGH_FOR_RANKS = 8
+ENOUGH = 3  # runs per side from which an interval of zero width counts as evidence
+FEW = 5  # pairs, or runs per side, below which a verdict is preliminary
+ENOUGH_FOR_RANKS = 8  # pairs from which the signed-rank test replaces the paired t
 Values = Mapping[int, float]  # by seed
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What an interval needs to know of a sample: its mean, its variance (of the sample, not of the mean), its size."""
+    """Mean, variance (of the sample, not of its mean) and size of a sample."""
 
     mean: float
     variance: float
@@ -32,13 +32,13 @@ class Moments:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Moments:
-        """The moments of a sample of two or more."""
+        """Return the moments of a sample of two or more values."""
         return cls(mean(values), (deviation(values) or 0.0) ** 2, len(values))
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference between its confidence limits."""
+    """A difference with its confidence limits."""
 
     difference: float
     low: float
@@ -46,15 +46,20 @@ class Interval:
 
     @property
     def contains_zero(self) -> bool:
-        """Whether no difference at all is among what is likely."""
+        """Whether the interval contains zero: no significant difference."""
         return self.low <= 0 <= self.high
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A difference of so many runs a side, its interval, how that was found, and the differences of the pairs.
+    """The difference of two cells.
 
-    Where a side has no runs there is no difference, and where one has a single run no interval.
+    Args:
+        difference: None if a side has no runs.
+        interval: None if there is a single run on a side.
+        counts: the runs on each side.
+        kind: the test behind the interval, and its sample size.
+        dots: the difference of each pair of runs.
     """
 
     difference: float | None
@@ -65,7 +70,7 @@ class Compared:
 
 
 def compare(ours: Values, theirs: Values, confidence: float = CONFIDENCE) -> Compared:
-    """The difference of two cells, in pairs where two seeds or more are common."""
+    """Compare two cells, in pairs if they share two or more seeds."""
     counts = (len(ours), len(theirs))
     pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     if len(pairs) >= 2:
@@ -77,34 +82,34 @@ def compare(ours: Values, theirs: Values, confidence: float = CONFIDENCE) -> Com
         difference = mean(list(ours.values())) - mean(list(theirs.values())) if ours and theirs else None
         return Compared(difference, None, counts, dots=tuple(pairs))
     interval = contrast([Moments.of(list(values.values())) for values in (ours, theirs)], (1, -1), confidence)
-    return Compared(interval.difference, interval, counts, f"Welch's test, {runs(counts)}")
+    return Compared(interval.difference, interval, counts, f"Welch's test, {runs_text(counts)}")
 
 
-def runs(counts: tuple[int, int]) -> str:
-    """How many runs stand on each side.
+def runs_text(counts: tuple[int, int]) -> str:
+    """Return the number of runs on each side, in words.
 
-    >>> runs((1, 1)), runs((5, 5)), runs((3, 5))
+    >>> runs_text((1, 1)), runs_text((5, 5)), runs_text((3, 5))
     ('one run each', '5 runs each', '3 and 5 runs')
     """
-    one, other = counts
-    if one == other:
-        return "one run each" if one == 1 else f"{one} runs each"
-    return f"{one} and {other} runs"
+    ours, theirs = counts
+    if ours == theirs:
+        return "one run each" if ours == 1 else f"{ours} runs each"
+    return f"{ours} and {theirs} runs"
 
 
 def confidences(number: int) -> tuple[float, float]:
-    """That of an interval that is shown, and that with which one of so many comparisons speaks against a claim."""
+    """Return the confidence of a reported interval, and the one that rejects a claim with `number` comparisons."""
     return CONFIDENCE, 1 - (1 - CONFIDENCE) / number
 
 
 def contrast(samples: Sequence[Moments], weights: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The weighted sum of means, with Welch's interval: no variance is taken to equal another.
+    """Return the weighted sum of means, with an interval that does not assume equal variances.
 
-    Weights 1 and -1 give Welch's difference of two means; the degrees of freedom are Welch's and Satterthwaite's.
-    Samples without any spread give an interval of no width.
+    Weights 1 and -1 give Welch's difference of two means; the degrees of freedom follow Welch and Satterthwaite.
+    Samples without any spread give an interval of zero width.
     """
     if min(sample.count for sample in samples) < 2:
-        raise ValueError("an interval needs two runs or more on each side")
+        raise ValueError("an interval needs two runs or more per side")
     difference = math.fsum(weight * sample.mean for weight, sample in zip(weights, samples, strict=True))
     parts = [weight**2 * sample.variance / sample.count for weight, sample in zip(weights, samples, strict=True)]
     variance = math.fsum(parts)
@@ -116,24 +121,24 @@ def contrast(samples: Sequence[Moments], weights: Sequence[float], confidence: f
 
 
 def paired(differences: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The mean of paired differences, with Student's interval."""
+    """Return the mean of paired differences, with Student's interval."""
     return contrast((Moments.of(differences),), (1,), confidence)
 
 
 def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The pseudo-median of paired differences, with the exact interval of Wilcoxon's signed-rank test.
+    """Return the pseudo-median of paired differences, with the exact interval of Wilcoxon's signed-rank test.
 
-    Its limits are averages of two differences each (Walsh averages), at places that the test's null distribution gives.
-    Where so few pairs cannot have an interval of this confidence, it has no limits.
+    The limits are Walsh averages (means of two differences) at the ranks given by the null distribution of the test.
+    They are infinite if there are too few pairs for this confidence.
     """
     values = np.asarray(differences, dtype=float)
     rows, columns = np.triu_indices(len(values))
     averages = np.sort((values[rows] + values[columns]) / 2)
-    ways = np.array([1.0])  # of each sum of ranks, among all signs
+    ways = np.array([1.0])  # number of sign patterns that give each rank sum
     for rank in range(1, len(values) + 1):
         ways = np.convolve(ways, np.bincount([0, rank]))
     below = np.cumsum(ways) / 2.0 ** len(values)
-    outside = int(np.searchsorted(below, (1 - confidence) / 2, side="right"))  # averages left out on each side
+    outside = int(np.searchsorted(below, (1 - confidence) / 2, side="right"))  # averages excluded on each side
     middle = float(np.median(averages))
     if not outside:
         return Interval(middle, -math.inf, math.inf)
@@ -141,12 +146,12 @@ def signed_rank(differences: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, summed without loss."""
+    """Return the mean, from an exactly rounded sum."""
     return math.fsum(values) / len(values)
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The sample's standard deviation, with n - 1; None for a single value."""
+    """Return the sample standard deviation (n - 1), or None for a single value."""
     if len(values) < 2:
         return None
     middle = mean(values)
@@ -154,23 +159,23 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def finite(values: Values) -> dict[int, float]:
-    """The values of the runs that did not diverge."""
+    """Return the values of the runs that did not diverge."""
     return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
 
 def diverging(values: Values) -> float:
-    """The share of runs that diverged: those without a finite value."""
+    """Return the share of runs that diverged, which have no finite value."""
     return 1 - len(finite(values)) / len(values)
 
 
 def shared(ours: Values, theirs: Values) -> list[float]:
-    """Our values of the seeds that both sides have; all of ours where they have none in common."""
+    """Return our values at the seeds that both sides have, or all of ours if they have none in common."""
     seeds = ours.keys() & theirs.keys() or ours.keys()
     return [ours[seed] for seed in sorted(seeds)]
 
 
 def in_common(found: Mapping[float, Values]) -> dict[float, dict[int, float]]:
-    """Of each setting, the values of the seeds that all settings have; all of them where they have none in common."""
+    """Restrict each setting to the seeds that all settings have; keep everything if they have none in common."""
     seeds = set.intersection(*map(set, found.values())) if found else set()
     return {
         setting: {seed: value for seed, value in values.items() if seed in (seeds or values)}
@@ -179,9 +184,9 @@ def in_common(found: Mapping[float, Values]) -> dict[float, dict[int, float]]:
 
 
 def digits(value: float, within: Interval | None = None) -> str:
-    """A number with as many digits as its interval knows: those down to the second one of half its width.
+    """Format a number with the decimals that its interval supports: down to the second digit of half its width.
 
-    Without an interval, two decimals, or three digits that count where it is small.
+    Without an interval: two decimals, or three significant digits if the number is small.
 
     >>> digits(7.944), digits(0.012345), digits(-0.3)
     ('7.94', '0.0123', '-0.30')
@@ -195,10 +200,10 @@ def digits(value: float, within: Interval | None = None) -> str:
 
 
 def decimals_within(reach: float | None) -> int | None:
-    """The decimals of a number that is known to within `reach`, a standard deviation or half an interval.
+    """Return the decimals of a number known to within `reach`, a standard deviation or half the width of an interval.
 
-    Those down to the second digit of `reach`: what comes after it is chance. None where nothing is known of it, or
-    where it is nothing but rounding.
+    They go down to the second digit of `reach`; what follows is noise. None if `reach` is unknown, infinite or no more
+    than rounding.
 
     >>> decimals_within(4.12), decimals_within(13.2), decimals_within(0.0029), decimals_within(None)
     (1, 0, 4, None)
@@ -209,7 +214,7 @@ def decimals_within(reach: float | None) -> int | None:
 
 
 def significant(value: float, count: int = 3) -> str:
-    """A number that has neither spread nor interval, with so many digits that count and no power of ten.
+    """Format a number without spread or interval: `count` significant digits, never an exponent.
 
     >>> significant(24217.3), significant(486.5, 2), significant(0.00584, 2), significant(2.0)
     ('24,200', '490', '0.0058', '2')
@@ -218,12 +223,12 @@ def significant(value: float, count: int = 3) -> str:
 
 
 def with_interval(interval: Interval) -> str:
-    """A difference with its interval, in brackets."""
+    """Return a difference followed by its interval in brackets."""
     return (
         f"{digits(interval.difference, interval)} [{digits(interval.low, interval)}, {digits(interval.high, interval)}]"
     )
 
 
 def span(interval: Interval) -> str:
-    """An interval in words."""
+    """Return the limits of an interval in words."""
     return f"95 % interval {digits(interval.low, interval)} to {digits(interval.high, interval)}"

@@ -34,11 +34,11 @@ DAMAGE = {
     ),
     "a configuration that is a list": (
         lambda run: (run / "config.json").write_text("[]"),
-        "config.json holds no object",
+        "config.json is not a JSON object",
     ),
     "no configuration": (lambda run: (run / "config.json").unlink(), "config.json is missing"),
-    "an unknown method": (lambda run: change(run / "config.json", method="pbvn"), "no configuration of a run"),
-    "another seed": (lambda run: change(run / "config.json", seed=1), "not that of this folder"),
+    "an unknown method": (lambda run: change(run / "config.json", method="pbvn"), "not a run configuration"),
+    "another seed": (lambda run: change(run / "config.json", seed=1), "does not belong to this folder"),
     "a result that is no JSON": (
         lambda run: (run / "result.json").write_text("nonsense"),
         "result.json cannot be read",
@@ -68,8 +68,8 @@ DAMAGE = {
         lambda run: (run / "environment.json").write_text('{"data": {"nbme": "mnist", "origin": "a drawer"}}'),
         "data lacks a name or an origin",
     ),
-    "steps that are no whole number": (lambda run: change(run / "result.json", steps=40.0), "not a number of steps"),
-    "more steps than anybody takes": (lambda run: change(run / "result.json", steps=10**11), "not a number of steps"),
+    "steps that are no whole number": (lambda run: change(run / "result.json", steps=40.0), "not a step count"),
+    "more steps than anybody takes": (lambda run: change(run / "result.json", steps=10**11), "not a step count"),
     "an error beyond all numbers": (lambda run: change(run / "result.json", test_error=10**400), "not a number"),
     "an infinite step": (
         lambda run: (run / "metrics.jsonl").write_text('{"step": Infinity, "loss": 1.0}\n'),
@@ -79,11 +79,11 @@ DAMAGE = {
         lambda run: (run / "metrics.jsonl").write_text(
             re.sub(r'"loss": [\d.]+', '"loss": null', (run / "metrics.jsonl").read_text())
         ),
-        "holds no loss of the last epoch",
+        "has no finite loss in the last epoch",
     ),
     "an environment without packages": (
         lambda run: (run / "environment.json").write_text('{"packages": []}'),
-        "packages holds no object",
+        "packages is not an object",
     ),
     "metrics that are a folder": (
         lambda run: [(run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()],

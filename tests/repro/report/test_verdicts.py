@@ -129,7 +129,7 @@ def test_runs_that_diverged_stand_in_the_sentence(tmp_path):
     *_, plan = plans("table-3", seeds=4, method="normal", depth=20, init="paper")
     write_run(tmp_path, plan, state="diverged")
     found = verdict(tmp_path, "table-3-better")
-    assert found.sentence.endswith("Not in it: 1 run of BaseLine at Res-20 that diverged.")
+    assert found.sentence.endswith("Excluded: 1 diverged run of BaseLine at Res-20.")
     assert found.outcome == "holds"
 
 
@@ -148,7 +148,7 @@ def test_a_loss_that_diverges_is_no_argument_against_its_rise(tmp_path):
             write_run(tmp_path, plan, losses=losses, state="diverged" if lost else "done")
     found = verdict(tmp_path, "figure-2b-jumps", "T = 100", "T = 1", "")
     assert found.outcome == "holds"
-    assert found.sentence.endswith("Not in it: 1 run of T = 100 that diverged.")
+    assert found.sentence.endswith("Excluded: 1 diverged run of T = 100.")
 
 
 def test_what_diverges_does_not_gain_with_depth_and_is_not_the_best_there(tmp_path):
@@ -170,7 +170,7 @@ def test_what_diverges_does_not_gain_with_depth_and_is_not_the_best_there(tmp_pa
         found = verdict(tmp_path, *which)
         assert found.outcome == outcome
         assert "diverge" in found.sentence
-    assert "in 2 of 3 columns; 2 of 5 are open" in found.sentence
+    assert "in 2 of 3 columns; 2 of 5 are incomplete" in found.sentence
 
 
 def test_what_diverges_wholly_is_worse_than_what_diverges_once(tmp_path):
@@ -185,8 +185,8 @@ def test_what_diverges_wholly_is_worse_than_what_diverges_once(tmp_path):
     better = verdict(tmp_path, "table-3-better", "PBWN-Epoch", "BaseLine", "Res-110")
     for found, outcome in ((growth, "does not hold"), (mostly, "holds"), (better, "does not hold")):
         assert found.outcome == outcome
-    assert "3 runs of PBWN-Epoch at Res-110 that diverged" in growth.sentence
-    assert mostly.sentence.startswith("PBWN-Epoch has the lowest mean in 4 of 5 columns (fewer runs that diverge come")
+    assert "3 diverged runs of PBWN-Epoch at Res-110" in growth.sentence
+    assert mostly.sentence.startswith("PBWN-Epoch has the lowest mean in 4 of 5 columns (fewer diverged runs rank")
 
 
 def test_where_both_sides_diverge_wholly_the_claim_does_not_hold(tmp_path):
@@ -195,7 +195,7 @@ def test_where_both_sides_diverge_wholly_the_claim_does_not_hold(tmp_path):
             write_run(tmp_path, plan, state="diverged")
     found = verdict(tmp_path, "table-3-better", column="Res-110")
     assert (found.outcome, found.counts) == ("does not hold", (0, 0))
-    assert found.sentence.startswith("PBWN against BaseLine at Res-110: no finished runs, nothing to compare.")
+    assert found.sentence.startswith("PBWN against BaseLine at Res-110: nothing to compare (no finished runs).")
 
 
 def test_two_runs_that_agree_to_the_digit_are_not_enough(tmp_path):
@@ -219,7 +219,7 @@ def test_the_best_of_many_settings_is_not_compared_with_the_best_of_one(tmp_path
     found = verdict(tmp_path, "table-8-better", **columns)
     assert found.outcome == "undecided"
     assert found.sentence.endswith(
-        "compares the best of 2 settings with the best of 1, not the same search: no verdict."
+        "compares the best of 2 settings with the best of 1: unequal searches give no verdict."
     )
     search("normal", [0.002], [1.4, 1.5, 1.6])
     assert verdict(tmp_path, "table-8-better", **columns).outcome == "holds"
@@ -246,7 +246,7 @@ def test_growth_takes_the_shallowest_and_the_deepest_network(tmp_path):
     table_3(tmp_path, [7.0, 7.1, 7.2], [9.0, 9.1, 9.2], depth=32)
     found = verdict(tmp_path, "table-3-grows", column="")
     assert found.outcome == "undecided"
-    assert found.sentence.endswith("is known at Res-20, Res-32; this takes Res-20 and Res-110.")
+    assert found.sentence.endswith("is known at Res-20, Res-32; the claim needs Res-20 and Res-110.")
 
 
 def test_a_claim_on_all_columns_does_not_hold_by_one(tmp_path):
@@ -275,7 +275,7 @@ def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
     found = verdict(tmp_path, "figure-2a-alike", "PBWN-Riem", "PBWN", "")
     assert found.outcome == "undecided"
     assert found.sentence.endswith(
-        "compares the best of 3 settings with the best of 1, not the same search: no verdict."
+        "compares the best of 3 settings with the best of 1: unequal searches give no verdict."
     )
 
 
@@ -284,7 +284,7 @@ def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
     [
         ((20, 32, 44), (), "holds", "in 3 of 3 columns."),
         ((20, 32, 44), (56, 110), "holds", "in 3 of 5 columns."),
-        ((20, 32), (44,), "undecided", "in 2 of 3 columns; 2 of 5 are open."),
+        ((20, 32), (44,), "undecided", "in 2 of 3 columns; 2 of 5 are incomplete."),
         ((20,), (32, 44, 56), "does not hold", "in 1 of 4 columns."),
     ],
 )
@@ -400,8 +400,8 @@ def test_each_claim_of_a_section_has_a_verdict(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("table-5", "Missing: a quieter machine, or more rounds; with this folder moved away, `pbwn reproduce "),
-        ("conditioning", "Missing: more than 3 seeds; to measure again with the same ones gives the same numbers."),
+        ("table-5", "Missing: a quieter machine or more rounds; move this folder away and run `pbwn reproduce "),
+        ("conditioning", "Missing: more than 3 seeds; measuring with the same seeds gives the same numbers."),
     ],
 )
 def test_an_open_measurement_lacks_rounds_where_it_timed_and_seeds_where_it_trained(name, words):
