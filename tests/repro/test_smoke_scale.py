@@ -29,7 +29,7 @@ def make(jobs, out):
         for home in sorted({job.path.relative_to(out).parts[0] for job in jobs}):
             held.enter_context(FileLock(out / f"{home}.lock"))
         result = sweep(jobs, LocalPool(slots(1, jobs=1, device="cpu")))
-    assert [(job.title, ending) for job, ending in result.ended if ending.kind not in ("done", "there")] == []
+    assert [(job.title, ending) for job, ending in result.ended if ending.kind not in ("done", "existing")] == []
 
 
 def two_methods_and_one_seed(artefact):

@@ -242,17 +242,17 @@ class Sources:
         return all(store.decoded_folder(split, found.digests[split]).is_dir() for split in splits)
 
 
-def parse_sources(words: Iterable[str], names: Collection[str]) -> dict[str, str]:
+def parse_sources(texts: Iterable[str], names: Collection[str]) -> dict[str, str]:
     """Parse `NAME=SOURCE`, or a source alone if the runs need a single set."""
     given: dict[str, str] = {}
-    for word in words:
-        name, separator, source = word.partition("=")
+    for text in texts:
+        name, separator, source = text.partition("=")
         if not separator:
             if len(names) != 1:
-                raise UsageError(f"--data {word!r}: for which set? Write NAME=SOURCE with one of {', '.join(names)}")
-            [name], source = names, word
+                raise UsageError(f"--data {text!r}: for which set? Write NAME=SOURCE with one of {', '.join(names)}")
+            [name], source = names, text
         if name not in names:
-            raise UsageError(f"--data {word!r}: no run needs {name!r}; the runs need {', '.join(names)}")
+            raise UsageError(f"--data {text!r}: no run needs {name!r}; the runs need {', '.join(names)}")
         given[name] = absolute(source)
     return given
 
