@@ -1,6 +1,6 @@
-"""One file per table or figure: the paper's cells, its claims with what decides each, and the runs. Nothing else.
+"""The catalog of tables, figures and experiments: the paper's numbers, its claims and their criteria, and the runs.
 
-A file that is here is known.
+Each artefact is a module-level constant; every module of this package is searched for them.
 """
 
 import pkgutil
@@ -18,7 +18,7 @@ from pbwn_repro.catalog.artefact import (
     Scale,
     TrainedArtefact,
 )
-from pbwn_repro.errors import UsageError, listed
+from pbwn_repro.errors import UsageError, suggest
 
 __all__ = [
     "ARTEFACTS",
@@ -43,7 +43,7 @@ _FOUND = {
     if isinstance(artefact, Artefact)
 }
 _NUMBERED = re.compile(r"[a-z]+-\d+[a-z]?")
-# The paper's, which have a number; ours, about what the paper does not ask; and the demo.
+# The paper's tables and figures have a number in their name; the others, except the demo, are experiments of ours.
 ARTEFACTS: dict[str, Artefact] = {name: _FOUND[name] for name in sorted(_FOUND) if _NUMBERED.fullmatch(name)}
 EXPERIMENTS: dict[str, Artefact] = {
     name: _FOUND[name] for name in sorted(_FOUND) if name not in ARTEFACTS and name != "demo"
@@ -52,7 +52,7 @@ KNOWN: dict[str, Artefact] = {**ARTEFACTS, **EXPERIMENTS, **_FOUND}
 
 
 def find(name: str) -> Artefact:
-    """Look up an artefact; an error lists them all, the nearest one first."""
+    """Look up an artefact by name; the error for an unknown name lists all, the closest match first."""
     if name not in KNOWN:
-        raise UsageError(f"unknown table, figure or experiment {name!r}: {listed(name, (*ARTEFACTS, *EXPERIMENTS))}")
+        raise UsageError(f"unknown table, figure or experiment {name!r}: {suggest(name, (*ARTEFACTS, *EXPERIMENTS))}")
     return KNOWN[name]

@@ -1,4 +1,4 @@
-"""What a table or figure of the paper is: its cells and claims, and the runs that it needs."""
+"""The data classes of the catalog: tables, figures and experiments, with their axes, claims and runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ Only = Mapping[str, Collection[str]]
 
 @dataclass(frozen=True)
 class Control:
-    """A row of ours that the paper does not have: made only if `--only` names it, and shown below the paper's rows.
+    """A control row that the paper does not have: run only if `--only` names it, and shown below the paper's rows.
 
     Args:
-        name: what `--only` calls it; `title` is that of its row.
-        like: the value of the axis whose configuration it has, but for `changes`.
+        name: its name in `--only`.
+        title: the title of its row.
+        like: the value of the axis whose configuration it shares, except for `changes`.
     """
 
     name: str
@@ -39,15 +40,17 @@ class Control:
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that differs between the runs of an artefact.
+    """A dimension along which the runs of an artefact differ.
 
     Args:
-        name: what `--only` calls it, such as depth.
-        values: what it may be, in the order of the paper.
-        role: rows and columns make cells; of what is searched, a cell shows the best; of a variant, the first value is
-            the artefact, the others are made only if asked for, and shown beside it.
-        controls: rows of ours beside the paper's.
-        methods: the method that each value stands for, where values are not methods themselves; `title` names a value.
+        name: its name in `--only`, such as depth.
+        values: its values, in the order of the paper.
+        role: rows and columns span the cells of the table. A cell shows the best of the searched values. The first
+            value of a variant belongs to the artefact itself; the others are run only on request and reported
+            separately.
+        controls: additional rows that the paper does not have.
+        methods: the method of each value, where the values are not themselves method names.
+        title: returns the title of a value.
     """
 
     name: str
@@ -59,11 +62,11 @@ class Axis:
 
     @property
     def known(self) -> tuple[Value, ...]:
-        """All values that may be asked for, the controls too."""
+        """All values that `--only` accepts, controls included."""
         return (*self.values, *(control.name for control in self.controls))
 
 
-# What a shown value is averaged over or chosen from: runs that differ in it cannot stand beside each other.
+# The setting that decides which records a metric is computed from: runs that differ in it are not comparable.
 OBSERVED_BY: Mapping[str, str] = {"final_training_loss": "log_every", "best_test_error": "evaluate_every"}
 
 INIT = Axis("init", ("paper", "authors"), "variant")
@@ -72,9 +75,10 @@ UNIT_START = Control("unit-start", "Unit start", "normal", {"method": "unit-star
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that an artefact needs: what it is in the artefact's words, and the overrides that make its configuration.
+    """A run that an artefact needs: its value on each axis, and the overrides that define its configuration.
 
-    `artefact` is the one whose folder keeps the run: an artefact may use another's runs, nothing is trained twice.
+    `artefact` names the folder that holds the run: an artefact may share another's runs, so that nothing is trained
+    twice.
     """
 
     artefact: str
@@ -84,22 +88,22 @@ class Plan:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration of the run as far as it is known without its data."""
+        """The configuration of the run, without the digest of its data."""
         fields, _ = complete(self.overrides)
         fields["data"]["digest"] = ""
         return read_config(fields)
 
     @property
     def identity(self) -> str:
-        """What the configuration of such a run has in common over all seeds and all copies of the data."""
+        """The part of the configuration that does not depend on the seed or on the copy of the data."""
         return identity(self.config)
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper: its spread and number of seeds where the paper gives them; whether it is printed bold.
+    """A number of the paper, with its spread and number of seeds where the paper states them.
 
-    `text` is how the paper prints it; one that follows from others has none.
+    `bold` is whether the paper prints it in bold, `text` how it is printed (empty for a derived number).
     """
 
     value: float
@@ -110,13 +114,13 @@ class Number:
 
     @property
     def decimals(self) -> int:
-        """How many decimals ours need beside it: two, or as many as the paper prints of its value."""
+        """The number of decimals to print ours with: at least two, and as many as the paper prints."""
         return max(2, len(self.text.partition(" ")[0].partition(".")[2]))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, the value that the column axis has there ('' without one), and the metric's name."""
+    """A column: its title, its value on the column axis ('' if there is no such axis), and the name of its metric."""
 
     title: str
     value: str = ""
@@ -128,12 +132,12 @@ class PaperTable:
     """A table as the paper prints it.
 
     Args:
-        unit: what its numbers are.
-        rows: the titles of rows by their keys; the key of a row of ours is its method's name.
-        columns: in the order of the paper.
-        numbers: by the key of the row and the title of the column; what the paper leaves open is not there.
-        others: the keys of rows that stand for other people's systems, quoted by the paper.
-        by_metric: whether a claim is looked at in its own metric, whatever the columns show.
+        unit: the quantity shown, with its unit.
+        rows: the title of each row by its key; the key of a row that is reproduced is its value on the row axis.
+        columns: the columns in the order of the paper.
+        numbers: the numbers by row key and column title; empty cells are absent.
+        others: the keys of rows that quote results of other systems.
+        by_metric: whether claims are evaluated in their own metric, whichever metrics the columns show.
     """
 
     unit: str
@@ -146,12 +150,13 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Artefact:
-    """What all artefacts have.
+    """A table, figure or experiment; the base class of trained and measured artefacts.
 
     Args:
-        title, about, protocol: words for people; `departures` say where ours departs from the paper's.
-        table: the paper's cells, where it is a table.
-        claims: what the paper claims of it, and what decides each claim.
+        title, about, protocol: the description shown to users.
+        departures: the differences from the paper's protocol.
+        table: the paper's table, if the artefact is one.
+        claims: the claims to test, each with its criterion.
     """
 
     name: str
@@ -165,22 +170,22 @@ class Artefact:
 
 @dataclass(frozen=True)
 class TrainedArtefact(Artefact):
-    """A table or figure that is made of training runs.
+    """A table, figure or experiment that consists of training runs.
 
     Args:
-        axes: what differs between the runs, at a scale.
-        overrides: the configuration of one combination of values, at a scale, as `resolve` takes it; no seed.
-        seeds: how many seeds the paper used, and how many a scale uses unless asked for another number.
-        metric: the metric that a run contributes, and that settings are searched by.
-        curves: what it shows instead of a table: the training loss by iteration or by epoch, or what a search over the
-            learning rate gave.
-        skewed: whether a few failed runs carry the mean, so that the median has to stand beside it.
-        home: which artefact's folder keeps the run of a combination; the artefact's own if None.
-        seeds_at_best: how many seeds a scale uses at the best setting of each cell, once its search is complete, where
-            that is more than on the other settings.
-        compared: comparisons that are told without a verdict: of each row with the first, the range of learning rates
-            in which each is good, or how well the best rate of one column does in the others.
-        exists: whether there is such a combination: not every method works everywhere.
+        axes: the axes along which the runs differ, at a scale.
+        overrides: the configuration of one combination of values at a scale, as passed to `resolve`, without a seed.
+        seeds: the default number of seeds at each scale; at paper scale the paper's, if it states one.
+        metric: the metric of a run that is reported, and by which settings are searched.
+        curves: the plot shown instead of a table: training loss by iteration or by epoch, or the result of a search
+            over the learning rate.
+        skewed: whether a few failed runs dominate the mean, so that the median is reported too.
+        home: returns the artefact whose folder holds the run of a combination; the artefact itself if None.
+        seeds_at_best: the number of seeds at the best setting of each cell once its search is complete, where it
+            exceeds that of the other settings.
+        compared: comparisons reported without a verdict: of each row with the first, the range of learning rates
+            in which each row is good, or how well the best rate of one column does in the others.
+        exists: whether a combination is valid: not every method supports every network.
     """
 
     axes: Callable[[Scale], tuple[Axis, ...]] = lambda scale: ()
@@ -195,29 +200,29 @@ class TrainedArtefact(Artefact):
     exists: Callable[[Labels], bool] = lambda labels: True
 
     def plans(self, scale: Scale, *, seeds: int | None = None, only: Only | None = None) -> list[Plan]:
-        """The runs that the artefact needs at a scale; `only` keeps those with one of the given values on each axis."""
+        """Return the runs that the artefact needs at a scale, restricted to the values in `only` on each axis named."""
         count = self.seeds[scale] if seeds is None else seeds
-        found = []
+        plans = []
         for labels in self.combinations(scale, only or {}):
             home = self.home(labels) if self.home else self.name
             for seed in range(1, count + 1):
-                if _kept({**labels, "seed": seed}, only or {}):
+                if _matches({**labels, "seed": seed}, only or {}):
                     overrides = {**self._overrides(labels, scale), "seed": seed}
-                    found.append(Plan(home, scale, {**labels, "seed": seed}, overrides))
-        return found
+                    plans.append(Plan(home, scale, {**labels, "seed": seed}, overrides))
+        return plans
 
     def further_plans(self, best: Collection[Labels], scale: Scale, only: Only | None = None) -> list[Plan]:
-        """The seeds that the best settings have and others have not; `best` are their values on all axes."""
+        """Return the runs with the additional seeds of the best settings; `best` holds their values on all axes."""
         first, last = self.seeds[scale] + 1, self.seeds_at_best.get(scale, 0)
-        found = []
+        plans: list[Plan] = []
         for labels in best:
             values = {name: [str(value)] for name, value in labels.items()}
             seeds = [str(seed) for seed in range(first, last + 1)]
-            found += self.plans(scale, seeds=last, only={**values, "seed": seeds})
-        return [plan for plan in found if _kept(plan.labels, only or {})]
+            plans += self.plans(scale, seeds=last, only={**values, "seed": seeds})
+        return [plan for plan in plans if _matches(plan.labels, only or {})]
 
     def combinations(self, scale: Scale, only: Only) -> Iterator[Labels]:
-        """All values of the axes together; variants but the first, and controls, only where `only` names their axis."""
+        """Yield all combinations of values; controls and non-default variants only if `only` names their axis."""
         axes = self.axes(scale)
         choices = [
             axis.known if axis.name in only else axis.values[:1] if axis.role == "variant" else axis.values
@@ -229,7 +234,7 @@ class TrainedArtefact(Artefact):
                 yield labels
 
     def _overrides(self, labels: Labels, scale: Scale) -> Mapping[str, Any]:
-        """The configuration of a combination; that of a control is another row's with some changes."""
+        """Return the overrides of a combination; those of a control are another row's with its changes."""
         like, changes = dict(labels), dict[str, Any]()
         for axis in self.axes(scale):
             for control in axis.controls:
@@ -241,12 +246,12 @@ class TrainedArtefact(Artefact):
 
 @dataclass(frozen=True)
 class MeasuredArtefact(Artefact):
-    """A table or figure that is computed or timed in one go, without training runs.
+    """A table, figure or experiment that is computed or timed by a single measurement, without training runs.
 
     Args:
-        measurement: the name of what makes it, in `pbwn_repro.bench.measuring`.
-        options: what it is made with at a scale.
-        earlier: options of earlier protocols, whose measurements are shown where there is none of the present one.
+        measurement: the name of the measurement in `pbwn_repro.bench.measuring`.
+        options: the options of the measurement at a scale.
+        earlier: options of earlier protocols, whose results are shown if there are none of the current one.
     """
 
     measurement: str = ""
@@ -255,7 +260,7 @@ class MeasuredArtefact(Artefact):
 
 
 def identity(config: RunConfig) -> str:
-    """What a run's result depends on in one fixed form, without its seed and without telling copies of data apart."""
+    """Serialise all that a run's result depends on, except its seed and the copy of its data."""
     data = {**config.identity["data"], "digest": "", "name": original(config.data.name)}
     return json.dumps({**config.identity, "seed": 0, "data": data}, sort_keys=True)
 
@@ -268,9 +273,14 @@ def read_table(
     seeds: int | None,
     others: Mapping[str, tuple[int | None, ...]] | None = None,
 ) -> PaperTable:
-    """Read lines of `key | title | number | ...`; a number is `6.27 ± 0.34`, bold between stars, a dash where none is.
+    """Parse lines of `key | title | number | ...`; a number is `6.27 ± 0.34`, `**6.27**` if bold, `-` if absent.
 
-    `seeds` is the number of seeds of our rows; `others` names the quoted systems, with the seeds of each column.
+    Args:
+        unit: the quantity shown, with its unit.
+        columns: the columns, in order.
+        text: the lines.
+        seeds: the paper's number of seeds in all rows except those of `others`; None if unknown.
+        others: the keys of rows that quote other systems, with the number of seeds of each column.
     """
     others = others or {}
     rows: dict[str, str] = {}
@@ -289,12 +299,12 @@ _CELL = re.compile(r"(\*\*)?([\d.]+)(?: ± ([\d.]+))?(\*\*)?")
 
 
 def _number(cell: str, seeds: int | None) -> Number:
-    found = _CELL.fullmatch(cell)
-    if found is None:
+    match = _CELL.fullmatch(cell)
+    if match is None:
         raise ValueError(f"{cell!r} is not a number of a table: write 6.27 ± 0.34 or **6.27 ± 0.34**")
-    bold, value, spread, _ = found.groups()
+    bold, value, spread, _ = match.groups()
     return Number(float(value), float(spread) if spread else None, seeds, bold is not None, cell.strip("*"))
 
 
-def _kept(labels: Labels, only: Only) -> bool:
+def _matches(labels: Labels, only: Only) -> bool:
     return all(str(labels.get(name)) in values for name, values in only.items())

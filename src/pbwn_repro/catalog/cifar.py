@@ -1,4 +1,4 @@
-"""What tables 1 to 4 have in common: five methods on CIFAR, the same quotes, the same departures."""
+"""The shared parts of tables 1 to 4: five methods on CIFAR, their departures and claims."""
 
 from __future__ import annotations
 
@@ -13,39 +13,42 @@ METHODS = Axis("method", ("normal", "wn", "pbwn-riem", "pbwn", "pbwn-epoch"), "r
 SETS = (Column("CIFAR-10", "cifar10"), Column("CIFAR-100", "cifar100"))
 DEPTHS = (20, 32, 44, 56, 110)
 RESIDUAL_COLUMNS = tuple(Column(f"Res-{depth}", str(depth)) for depth in DEPTHS)
-VARIANTS_MARGIN = 0.5  # points; a little more than the largest difference between variants in tables 3 and 4
-# What stands in for a set at the smoke scale: nothing is downloaded, and a run takes seconds.
+VARIANTS_MARGIN = 0.5  # percentage points; slightly above the largest difference between variants in tables 3 and 4
+# Replacements for the data sets at the smoke scale: nothing is downloaded, and a run takes seconds.
 STAND_INS: Mapping[str, Mapping[str, Any]] = {
     "epochs": {"data": "synthetic:tiny10", "epochs": 2, "schedule.drops": [2], "batch_size": 16, "log_every": 1},
     "cifar10": {"data": "synthetic:tiny10", "steps": 3, "batch_size": 4, "log_every": 1},
     "cifar100": {"data": "synthetic:tiny100", "steps": 3, "batch_size": 4, "log_every": 1},
 }
 DEPARTURES = (
-    "All methods of a network start from the same weights, initialised as the paper states for it. In the authors' "
-    "code the initialiser passes over the layers of some methods, and the scales of BN in VGG-E and Inception start "
-    "uniform in (0, 1), here at 1; `--only init=authors` does as the code does.",
-    "Images are augmented as in the authors' code: padded by reflection, one crop for a whole batch, half of each "
+    "All methods start from the same weights, initialised as the paper states for each network. In the authors' code "
+    "the initialiser skips the layers of some methods, and the BN scales of VGG-E and Inception are drawn uniformly "
+    "from (0, 1) instead of starting at 1; `--only init=authors` follows the code.",
+    "Images are augmented as in the authors' code: reflection padding, one crop for a whole batch, half of each "
     "batch flipped. The paper follows He et al., who pad with zeros and crop each image separately.",
-    "The momentum is set to zero when the rate drops, as in the authors' code; the paper does not say so.",
-    "The error is that after the last epoch: our reading, the paper says 'test errors after training' of VGG-E alone.",
+    "The momentum buffer is reset to zero when the learning rate drops, as in the authors' code; the paper does not "
+    "mention this.",
+    "The reported error is that after the last epoch. This is our reading: the paper says 'test errors after training' "
+    "for VGG-E only.",
 )
 RESIDUAL_DEPARTURES = (
     *DEPARTURES,
-    "The paper follows 'exactly the same protocol' as He et al., which is 64,000 iterations (164 epochs) with drops at "
-    "32,000 and 48,000, and for 110 layers a warm-up at rate 0.01 until the training error is below 80 %. The authors' "
-    "code, and ours, has 160 epochs with drops at 80 and 120 (62,400 iterations; 31,200 and 46,800) and no warm-up.",
+    "The paper states that it follows 'exactly the same protocol' as He et al.: 64,000 iterations (164 epochs) with "
+    "drops at 32,000 and 48,000, and for 110 layers a warm-up at learning rate 0.01 until the training error is below "
+    "80 %. The authors' code, which we follow, trains for 160 epochs (62,400 iterations) with drops at epochs 80 and "
+    "120 (iterations 31,200 and 46,800) and no warm-up.",
 )
 
 
 def both_sets(scale: Scale) -> tuple[Axis, ...]:
-    """Method by data set: the axes of tables 1 and 2."""
+    """Return the axes of tables 1 and 2: method by data set."""
     return (METHODS, Axis("data", ("cifar10", "cifar100"), "column"), INIT)
 
 
 def on_cifar(
     labels: Labels, scale: Scale, *, network: str, data: str, lr: float, short: Mapping[str, Any], stand_in: str = ""
 ) -> Mapping[str, Any]:
-    """The configuration of a run: the network's recipe, with `short` at the short scale, replaced at smoke."""
+    """Return the overrides of a run: the network's recipe, changed by `short` or by a smoke-scale replacement."""
     shared = {"model": network, "method": labels["method"], "init": labels["init"], "lr": lr}
     if scale == "smoke":
         return {**shared, **STAND_INS[stand_in or data]}
@@ -55,7 +58,7 @@ def on_cifar(
 def residual_claims(
     table: str, note: str, contradicted: Mapping[str, tuple[tuple[str, str], ...]], remarks: Mapping[str, str]
 ) -> tuple[Claim, ...]:
-    """The four claims that the paper makes of tables 3 and 4 in one sentence each."""
+    """Return the four claims that the paper makes for each of tables 3 and 4."""
 
     def claim(kind: str, quote: str, words: str, criterion: Better | Grows | Alike | MostlyBest) -> Claim:
         return Claim(

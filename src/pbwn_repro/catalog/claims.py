@@ -1,6 +1,7 @@
-"""A claim of the paper, and what decides it, as data: who is compared with whom, in which metric, what counts as equal.
+"""The paper's claims and the criteria that decide them, as data: rows compared, metric, and margin.
 
-Margins are ours: the paper says 'nearly identical', 'little' or 'no significant difference', a test needs a number.
+The margins are ours: the paper says 'nearly identical', 'little' or 'no significant difference', but a test needs a
+number.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Literal
 
 OURS = ("pbwn-riem", "pbwn", "pbwn-epoch")
 BASELINES = ("normal", "wn")
-CURVES_MARGIN = 0.1  # of the mean
-# Where batch normalisation follows every convolution.
+CURVES_MARGIN = 0.1  # relative to the mean
+# A note for networks in which batch normalisation follows every convolution.
 WN_IS_NORMAL = (
-    "Batch normalisation follows every convolution here, and undoes the scale of its weight: but for its epsilon and "
-    "rounding, WN is Normal (in float64, without it, the losses of six steps of ResNet-20 agree to 2e-12). "
-    "'Better than WN' is no second confirmation of 'better than Normal'."
+    "Here batch normalisation follows every convolution and cancels the scale of its weight, so that WN equals Normal "
+    "up to rounding and the epsilon of BN (without that epsilon, in float64, the losses of six steps of ResNet-20 "
+    "agree to 2e-12). 'Better than WN' is therefore no independent confirmation of 'better than Normal'."
 )
 
 
@@ -23,7 +24,7 @@ WN_IS_NORMAL = (
 class Better:
     """Each of `rows` has a lower value than each of `than`, in every column.
 
-    `beside` is another metric that a reader has to see with this one.
+    `beside` is another metric to report along with this one.
     """
 
     rows: tuple[str, ...]
@@ -43,7 +44,7 @@ class Higher:
 
 @dataclass(frozen=True)
 class Alike:
-    """Any two of `rows` differ by less than `margin`, in every column; a relative margin is a share of their mean."""
+    """Any two of `rows` differ by less than `margin`, in every column; `relative` means relative to their mean."""
 
     rows: tuple[str, ...]
     margin: float
@@ -53,7 +54,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class NotWorse:
-    """None of `rows` lies more than `margin` above any of `than`, in every column."""
+    """None of `rows` is more than `margin` above any of `than`, in any column."""
 
     rows: tuple[str, ...]
     than: tuple[str, ...]
@@ -63,7 +64,7 @@ class NotWorse:
 
 @dataclass(frozen=True)
 class Grows:
-    """By how much each of `rows` is better than `than` is more in the last column than in the first."""
+    """The gain of each of `rows` over `than` is larger in the last column than in the first."""
 
     rows: tuple[str, ...]
     than: str
@@ -81,7 +82,7 @@ class MostlyBest:
 
 @dataclass(frozen=True)
 class Costs:
-    """`row` takes at least `least`, at most `most` percent more time than the Normal network, in every column."""
+    """`row` takes between `least` and `most` percent more time than Normal, in every column; None sets no bound."""
 
     row: str
     least: float | None
@@ -90,14 +91,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class Conditioned:
-    """The Hessian's condition number grows with the scale; after projection it is no larger than at equal magnitude."""
+    """The Hessian's condition number grows with alpha ("scaled"), or is no larger after projection ("projected")."""
 
     what: Literal["scaled", "projected"]
 
 
 @dataclass(frozen=True)
 class BestSetting:
-    """Of what was searched, `name` = `value` is the best for each of `rows`."""
+    """`value` is the best searched value of the axis `name`, for each of `rows`."""
 
     rows: tuple[str, ...]
     name: str
@@ -106,7 +107,7 @@ class BestSetting:
 
 @dataclass(frozen=True)
 class BetterThanQuoted:
-    """Each of `rows` has a lower value than the systems of others that the table quotes, in every column with both."""
+    """Each of `rows` has a lower value than the quoted results `than`, in every column that has both."""
 
     rows: tuple[str, ...]
     than: tuple[str, ...]
@@ -115,7 +116,7 @@ class BetterThanQuoted:
 
 @dataclass(frozen=True)
 class Trains:
-    """Every run of `rows` ends with a value below `below`, at each value of what was searched, in the named columns."""
+    """Every run of `rows` ends below `below`, at each searched value of `name`, in `columns` (all if empty)."""
 
     rows: tuple[str, ...]
     name: str
@@ -126,9 +127,9 @@ class Trains:
 
 @dataclass(frozen=True)
 class Wider:
-    """Each of `rows` is good at more of the searched values than each of `than`, in every column.
+    """Each of `rows` is good at more searched values of `name` than each of `than`, in every column.
 
-    A value is good where the mean lies at most `margin` above the lowest mean of all rows that are compared.
+    A value is good if the mean there is at most `margin` above the lowest mean of all compared rows.
     """
 
     rows: tuple[str, ...]
@@ -140,7 +141,7 @@ class Wider:
 
 @dataclass(frozen=True)
 class Within:
-    """What was measured of `row` lies between `least` and `most`, in every layer of every network."""
+    """The measured `metric` of `row` lies between `least` and `most`, in every layer of every network."""
 
     row: str
     metric: str
@@ -167,17 +168,17 @@ Criterion = (
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, as the paper words it, with what decides it.
+    """A claim of the paper, quoted, with the criterion that decides it.
 
     Args:
-        name: unique among all claims.
-        quote: the paper's words; empty where the claim is ours, of an experiment that the paper does not have.
-        words: the claim in a few words of ours, with the margin where the test has one.
-        contradicted: the cells of the paper's own table that speak against it, by row (the one that should win or
-            cost) and column.
-        remark: what else has to be known about the paper's own numbers.
-        note: what has to be known about our test, wherever its outcome is shown: that it is ours and not the paper's
-            words, or what it does not add.
+        name: an identifier, unique among all claims.
+        quote: the paper's words; empty if the claim is ours, about an experiment that the paper does not have.
+        words: a short paraphrase of the claim as tested, including the margin if there is one.
+        criterion: the test that decides the claim.
+        contradicted: the cells of the paper's own table that contradict the claim, as pairs of row (the one that
+            should be better, or cost more) and column.
+        remark: a remark on the paper's own numbers.
+        note: a caveat about our test, shown with each of its outcomes.
     """
 
     name: str

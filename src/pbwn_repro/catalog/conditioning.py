@@ -1,4 +1,4 @@
-"""Conditioning: the paper's reason for the constraint, measured on networks that train. Not a figure of the paper."""
+"""Conditioning during training: the paper's argument for the constraint, measured. Not a figure of the paper."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pbwn_repro.catalog.artefact import MeasuredArtefact, Scale
 from pbwn_repro.catalog.claims import Better, Claim
 
 METHODS = ("normal", "wn", "pbwn")
-WN_WEIGHTS = "wn-weights"  # what WN computes from its directions and scales
+WN_WEIGHTS = "wn-weights"  # the weights that WN computes from its directions and scales
 QUOTE = "optimize neural networks over Oblique manifold, which can alleviate the ill-conditioned problem"
 WN_QUOTE = (
     "it solves the problem via re-parameterization and can not guarantee whether the conditioning of Hessian matrix "
     "over proxy parameter will be improved; while our method performs normalization via projection and optimization "
     "over the original parameter space, which ensures the improvement of conditioning"
 )
-NOTE = "A test of ours: the paper shows conditioning for two weights alone (figure 1), and for networks the loss."
-# The networks as in figure 2 and table 3, at their learning rates.
+NOTE = "Our test: the paper shows the conditioning of a two-weight model only (figure 1), and the loss of networks."
+# The networks and learning rates of figure 2 and table 3.
 SMOKE: Mapping[str, Any] = {
     "mlp": {"lr": 0.3, "data": "digits", "epochs": 1, "batch_size": 64},
     "resnet-20": {"data": "synthetic:tiny10", "steps": 3, "batch_size": 4, "log_every": 1},
@@ -43,49 +43,52 @@ def _options(scale: Scale) -> Mapping[str, Any]:
 
 CONDITIONING = MeasuredArtefact(
     name="conditioning",
-    title="Conditioning of networks that train",
-    about="The top of the Hessian's spectrum and the ratio of gradient norms over layers, at the start, in the middle "
-    "and at the end of training: figure 2's MLP and the residual network with 20 layers, Normal, WN and PBWN.",
+    title="Conditioning during training",
+    about="The largest eigenvalues of the Hessian and the ratio of gradient norms between layers, at the start, in the "
+    "middle and at the end of training, for figure 2's MLP and ResNet-20 with Normal, WN and PBWN.",
     protocol="Lanczos iterations on Hessian-vector products of the training loss on fixed examples (1024 for the MLP, "
-    "64 for the residual network), in training mode, with respect to what the optimizer moves: for WN its directions "
-    "and scales. Ten eigenvalues, each to 5 %; three seeds.",
+    "64 for ResNet-20), in training mode, with respect to the parameters that the optimizer updates: for WN its "
+    "directions and scales. Ten eigenvalues, each to 5 %; three seeds.",
     departures=(
-        "The paper has no such figure. There is no paper scale: it is the short one.",
-        "The condition number of a network's Hessian is infinite, because the loss is flat in many directions: the "
-        "ratio of the largest to the tenth eigenvalue (smoke: the third) stands for it.",
-        "For PBWN the Hessian is that between directions tangent to the spheres: a step along a weight is undone.",
-        "For WN the Hessian with respect to the weights that it computes stands beside, as 'WN, its weights'. A "
-        "layer's gradient is that of its direction and scale together.",
-        "The MLP trains for 5 epochs, the residual network for 2, the second with a tenth of the rate: all 18 runs and "
-        "their spectra then take a core about two hours, and the end is not that of a network that has converged.",
+        "The paper has no such figure. The paper scale is the same as the short one.",
+        "The condition number of a network's Hessian is infinite, because the loss is flat in many directions. The "
+        "ratio of the largest to the tenth eigenvalue (smoke scale: to the third) is used instead.",
+        "For PBWN the Hessian is restricted to directions tangent to the spheres, because the projection undoes a step "
+        "along a weight.",
+        "For WN the Hessian with respect to the weights that it computes is shown as well, as 'WN, its weights'. A "
+        "layer's gradient is that with respect to direction and scale together.",
+        "The MLP trains for 5 epochs, ResNet-20 for 2, the second at a tenth of the learning rate, so that all 18 runs "
+        "and their spectra take one core about two hours. The networks have not converged at the end.",
     ),
     claims=(
         Claim(
             "conditioning-spectrum",
             QUOTE,
-            "at the end, the largest eigenvalue over the tenth is smaller than that of Normal",
+            "at the end of training, the ratio of the largest to the tenth eigenvalue is smaller than Normal's",
             Better(("pbwn",), ("normal",), "spectrum"),
             note=NOTE,
         ),
         Claim(
             "conditioning-wn",
             WN_QUOTE,
-            "at the end, the largest eigenvalue over the tenth is smaller than that over WN's directions and scales",
+            "at the end of training, the ratio of the largest to the tenth eigenvalue is smaller than WN's with "
+            "respect to its directions and scales",
             Better(("pbwn",), ("wn",), "spectrum"),
             note=NOTE,
         ),
         Claim(
             "conditioning-proxy",
             WN_QUOTE,
-            "at the end, the largest eigenvalue over the tenth is larger over WN's directions and scales than over the "
-            "weights that they make",
+            "at the end of training, WN's ratio of the largest to the tenth eigenvalue is larger with respect to its "
+            "directions and scales than with respect to its weights",
             Better((WN_WEIGHTS,), ("wn",), "spectrum"),
-            note="A test of ours: the paper says that WN guarantees no improvement, not that it never has one.",
+            note="Our test: the paper says that WN does not guarantee an improvement, not that it never brings one.",
         ),
         Claim(
             "conditioning-gradients",
             QUOTE,
-            "at the end, the largest gradient norm of a layer over the smallest is smaller than that of Normal and WN",
+            "at the end of training, the ratio of the largest to the smallest gradient norm of a layer is smaller than "
+            "that of Normal and WN",
             Better(("pbwn",), ("normal", "wn"), "gradients"),
             note=NOTE,
         ),

@@ -1,4 +1,4 @@
-"""The demo: figure 2a in miniature, with a control, in a minute and without a download."""
+"""The demo: a miniature of figure 2a with a control, which takes about a minute and no download."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pbwn_repro.catalog.artefact import Axis, Column, Labels, PaperTable, Scale, TrainedArtefact
 from pbwn_repro.catalog.cifar import ERROR
 
-RATES = (0.3, 0.1, 0.03, 1.0)  # the order in which they run; tables sort them
+RATES = (0.3, 0.1, 0.03, 1.0)  # in the order in which they run; tables sort them
 METHODS = ("normal", "pbwn", "unit-start")
 NETWORKS = {"none": "Without normalisation", "batch": "With batch normalisation"}
 
@@ -37,10 +37,10 @@ def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 DEMO = TrainedArtefact(
     name="demo",
     title="Figure 2a in miniature",
-    about="Test error of an MLP with six layers on the 1,797 handwritten digits that come with scikit-learn, over the "
-    "learning rate: normal training, PBWN, and the control that has unit norms at the start only.",
+    about="Test error of a six-layer MLP on the 1,797 handwritten digits included in scikit-learn, over the learning "
+    "rate: normal training, PBWN, and a control with unit norms at the start only.",
     protocol="Plain SGD, batch 64, 8 epochs; learning rates 1, 0.3, 0.1, 0.03, two seeds each.",
-    departures=("The paper's figure 2a is on MNIST, without batch normalisation and without the control.",),
+    departures=("The paper's figure 2a uses MNIST, with neither batch normalisation nor a control.",),
     table=PaperTable(
         ERROR,
         {"normal": "Normal", "pbwn": "PBWN", "unit-start": "Unit norm at the start only"},

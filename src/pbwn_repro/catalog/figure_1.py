@@ -17,14 +17,14 @@ def _options(scale: Scale) -> Mapping[str, Any]:
 FIGURE_1 = MeasuredArtefact(
     name="figure-1",
     title="Scaling-based weight space symmetry",
-    about="Error landscapes of a linear model with one neuron per layer, y = w2 w1 x: weights of the same magnitude, "
-    "scaled by alpha and 1 / alpha, and after projection; the Hessian's condition number over alpha.",
+    about="Error landscapes of a linear model with one neuron per layer, y = w2 w1 x, for weights of equal magnitude, "
+    "weights scaled by alpha and 1 / alpha, and weights after projection; the Hessian's condition number over alpha.",
     protocol="Squared loss; Hessians in closed form and by automatic differentiation in float64.",
     departures=(
-        "The paper names no loss, data or weights for its figure: here it is the squared loss, the best model is "
-        "y = x, and the weights of equal magnitude are w1 = w2 = 0.9.",
-        "At a minimum the Hessian is singular for every alpha, because the minima form a curve: condition numbers are "
-        "those of a point beside it, at a minimum the largest eigenvalue is shown instead.",
+        "The paper states no loss, data or weights for its figure: here the loss is squared, the best model is y = x, "
+        "and the weights of equal magnitude are w1 = w2 = 0.9.",
+        "At a minimum the Hessian is singular for every alpha, because the minima form a curve. Condition numbers are "
+        "therefore computed at a point beside it; at a minimum the largest eigenvalue is shown instead.",
     ),
     claims=(
         Claim(
@@ -39,8 +39,8 @@ FIGURE_1 = MeasuredArtefact(
             "Hessian matrix",
             "after projection the condition number is no larger than at equal magnitude",
             Conditioned("projected"),
-            note="A test of ours: in this model the projection leaves one direction, whose condition number is 1 "
-            "whatever the loss. It follows from the projection, and says nothing of larger models.",
+            note="Our test: in this model the projection leaves a single direction, so that the condition number is 1 "
+            "whatever the loss. This follows from the projection and says nothing about larger models.",
         ),
     ),
     measurement="landscape",

@@ -11,28 +11,28 @@ from pbwn_repro.catalog.claims import CURVES_MARGIN, Alike, BestSetting, Better,
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 METHODS = ("normal", "pbwn-riem", "pbwn")
 INTERVALS: dict[Value, str] = {1: "pbwn", **{interval: f"pbwn-t{interval}" for interval in (5, 10, 20, 50, 100)}}
-BEST_RATE = 0.3  # of all methods, as the caption says
+BEST_RATE = 0.3  # for all methods, according to the caption
 SIZES = Axis("sizes", ("paper", "authors"), "variant")
 START = Axis("init", ("paper", "lecun"), "variant")
 SEEDS: dict[Scale, int] = {"smoke": 2, "short": 3, "paper": 5}
 DEPARTURES = (
-    "The caption's layer sizes 1024-750-250-250-10 are used; the authors' code has 1024-1000-750-250-250-250-10, which "
+    "The layer sizes are the caption's, 1024-750-250-250-10. The authors' code has 1024-1000-750-250-250-250-10, which "
     "`--only sizes=authors` selects.",
-    "The published code uses seed 1 alone; five seeds here, to show how much they differ.",
-    "Weights start by Torch7's default, uniform within +-1/sqrt(fan_in), whose rows have norm 0.58. LeCun's start, "
-    "which the paper cites for it, has rows of norm 1: `--only init=lecun` selects it.",
+    "The published code uses seed 1 only; five seeds are used here, to show how much they differ.",
+    "Weights are initialised by Torch7's default, uniform within ±1/sqrt(fan_in), which gives rows of norm 0.58. "
+    "LeCun's initialisation, which the paper cites, gives rows of norm 1; `--only init=lecun` selects it.",
 )
 
 
 def overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-    """The configuration of a run, but for its method."""
+    """Return the overrides of a run, except for its method."""
     shared = {"model": "mlp", "model_options": {"sizes": labels["sizes"]}, "init": labels["init"], "lr": labels["lr"]}
     if scale == "smoke":
         return {**shared, "data": "digits", "epochs": 2, "batch_size": 64}
     return {**shared, **({"epochs": 5} if scale == "short" else {})}
 
 
-def _wishes_a(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides_a(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     return {**overrides(labels, scale), "method": labels["method"]}
 
 
@@ -41,13 +41,13 @@ def _axes_a(scale: Scale) -> tuple[Axis, ...]:
     return (Axis("method", METHODS, "row", (UNIT_START,)), Axis("lr", rates, "searched"), SIZES, START)
 
 
-def interval_wishes(labels: Labels, scale: Scale) -> dict[str, Any]:
-    """The configuration of a run of figure 2b."""
+def interval_overrides(labels: Labels, scale: Scale) -> dict[str, Any]:
+    """Return the overrides of a run of figure 2b."""
     return {**overrides({"lr": BEST_RATE, **labels}, scale), "method": INTERVALS[labels["interval"]]}
 
 
 def interval_axes(scale: Scale) -> tuple[Axis, ...]:
-    """What differs between the runs of figure 2b."""
+    """Return the axes of figure 2b."""
     values = (1, 5, 10) if scale == "smoke" else (1, 10, 20, 50, 100)
     return (Axis("interval", values, "row", methods=INTERVALS, title=lambda value: f"T = {value}"), SIZES, START)
 
@@ -56,13 +56,13 @@ FIGURE_2A = TrainedArtefact(
     name="figure-2a",
     title="Effect of norm projection",
     about="Training loss of an MLP on MNIST by iteration: Normal, PBWN-Riem and PBWN, each at its best learning rate.",
-    protocol="Plain SGD, batch 256, 20 epochs; learning rates 1, 0.3, 0.1, 0.03, 0.01, the best of each method shown.",
+    protocol="Plain SGD, batch 256, 20 epochs; learning rates 1, 0.3, 0.1, 0.03, 0.01, of which the best is shown.",
     departures=DEPARTURES,
     claims=(
         Claim(
             "figure-2a-rate",
             "report the best performance of each method (All are under learning rate of 0.3)",
-            "of the learning rates searched, 0.3 ends with the lowest training loss",
+            "of the searched learning rates, 0.3 gives the lowest final training loss",
             BestSetting(METHODS, "lr", BEST_RATE),
         ),
         Claim(
@@ -70,9 +70,9 @@ FIGURE_2A = TrainedArtefact(
             "optimize neural networks over Oblique manifold, which can alleviate the ill-conditioned problem",
             "the training loss, averaged over the run, is lower than Normal's",
             Better(("pbwn-riem", "pbwn"), ("normal",), "mean_training_loss", beside="final_training_loss"),
-            remark="The paper says this of the method; of Normal's curve in figure 2a its text says nothing.",
-            note="A test of ours, not the paper's words: the mean over the run rewards an early fall, and says nothing "
-            "of which method ends lower.",
+            remark="The paper says this about the method; its text does not mention Normal's curve in figure 2a.",
+            note="Our test, not the paper's wording: the mean over the run rewards a fast initial decrease and does "
+            "not show which method ends lower.",
         ),
         Claim(
             "figure-2a-alike",
@@ -82,7 +82,7 @@ FIGURE_2A = TrainedArtefact(
         ),
     ),
     axes=_axes_a,
-    overrides=_wishes_a,
+    overrides=_overrides_a,
     seeds=SEEDS,
     metric="final_training_loss",
     curves="iteration",
@@ -90,27 +90,27 @@ FIGURE_2A = TrainedArtefact(
 FIGURE_2B = TrainedArtefact(
     name="figure-2b",
     title="Effect of updating intervals",
-    about="Training loss of the same MLP when it is projected after every T iterations, T from 1 to 100.",
+    about="Training loss of the same MLP with a projection after every T iterations, for T from 1 to 100.",
     protocol="As figure 2a, at learning rate 0.3; T in 1, 10, 20, 50, 100.",
     departures=DEPARTURES,
     claims=(
         Claim(
             "figure-2b-jumps",
             "in the initial phase, executing norm projection by large interval results in the sudden increase of loss",
-            "the largest rise of the loss within the first epoch is higher than at T = 1",
+            "the largest rise of the loss within the first epoch is larger than at T = 1",
             Higher(("50", "100"), ("1",), "early_jump"),
-            note="At T = 1 the weights are projected before the first step; at larger T they start by Torch7's "
-            "default, with rows of norm 0.58. `--only init=lecun` starts them with rows of norm 1.",
+            note="At T = 1 the weights are projected before the first step; at larger T they start from Torch7's "
+            "default initialisation, with rows of norm 0.58. `--only init=lecun` starts from rows of norm 1.",
         ),
         Claim(
             "figure-2b-ends-well",
             "We empirically find this trick can work well in practice",
-            "the test error at the end is at most 0.5 points above that at T = 1",
+            "the final test error is at most 0.5 points above that at T = 1",
             NotWorse(("10", "20", "50", "100"), ("1",), 0.5),
         ),
     ),
     axes=interval_axes,
-    overrides=interval_wishes,
+    overrides=interval_overrides,
     seeds=SEEDS,
     metric="final_training_loss",
     curves="iteration",

@@ -26,7 +26,7 @@ def _figure(letter: str, data: str, title: str) -> TrainedArtefact:
         protocol=TABLE_1.protocol,
         departures=(
             *TABLE_1.departures,
-            "The paper's text calls the curves training error, the figure's caption training loss: the loss here.",
+            "The paper's text calls the curves training error, the caption training loss; here they show the loss.",
         ),
         claims=(
             Claim(
@@ -34,7 +34,7 @@ def _figure(letter: str, data: str, title: str) -> TrainedArtefact:
                 "our model can converge significantly faster than the baselines",
                 "the training loss, averaged over the run, is lower than that of Normal and WN",
                 Better(OURS, BASELINES, "mean_training_loss", beside="final_training_loss"),
-                note="The mean over the run is our measure of 'faster': it rewards an early fall.",
+                note="The mean over the run is our measure of 'faster': it rewards a fast initial decrease.",
             ),
             Claim(
                 f"figure-3{letter}-alike",

@@ -1,4 +1,4 @@
-"""The paper's relatives: what it says it is better than, cheaper than or orthogonal to, on its own small networks."""
+"""Related methods: those that the paper compares its own with or calls orthogonal to it, on small networks."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ ROWS: tuple[str, ...] = (
     *("pbwn-outgoing", "pbwn-riem", "pbwn"),
 )
 ON_RESNET = ("normal", "wn", "own", "max-norm-2", "sgd-g", "adam-g", "pbwn-outgoing", "pbwn-riem", "pbwn")
-WITHOUT_DECAY = {"normal-no-decay": "normal", "pbwn-no-decay": "pbwn"}  # where the recipe has some
+WITHOUT_DECAY = {"normal-no-decay": "normal", "pbwn-no-decay": "pbwn"}  # on networks whose recipe has a weight decay
 TIMED = ("normal", "wn", "own", "path-sgd", "sgd-g", "adam-g", "max-norm", "pbwn-outgoing", "pbwn-riem", "pbwn")
-# Path-SGD divides each step by the squared weights of paths, which are about this small in this network.
+# Path-SGD divides each step by products of squared weights, which are of this order in this network.
 PATH_SCALE = 1e-3
-GOOD = 0.5  # points of test error above the lowest
-LEARNT = 10.0  # percent: a network that trains is below
+GOOD = 0.5  # percentage points above the lowest test error
+TRAINED = 10.0  # percent: the test error of a network that trains is below
 SEEDS: dict[Scale, int] = {"smoke": 1, "short": 1, "paper": 1}
 SEEDS_AT_BEST: dict[Scale, int] = {"short": 3, "paper": 3}
-SHARED = ("normal", "unit-start", "pbwn-riem", "pbwn")  # their runs without BN are figure 2a's
+SHARED = ("normal", "unit-start", "pbwn-riem", "pbwn")  # methods whose runs without BN are figure 2a's
 RESNET_COLUMNS = {"batch": "BN", "layer": "LN", "divisive": "DN"}
 
 
 def row_title(value: Value) -> str:
-    """What a row is called."""
+    """Return the title of a row."""
     name = str(value)
     if name in WITHOUT_DECAY:
         return f"{method(WITHOUT_DECAY[name]).title}, no decay"
@@ -57,7 +57,7 @@ def _rows(names: tuple[str, ...]) -> Axis:
 
 
 def _method(labels: Labels) -> Mapping[str, Any]:
-    """The method of a row, with its weight decay."""
+    """Return the overrides for the method of a row and its weight decay."""
     name = str(labels["method"])
     if name in WITHOUT_DECAY:
         return {"method": WITHOUT_DECAY[name], "weight_decay": 0.0}
@@ -65,13 +65,13 @@ def _method(labels: Labels) -> Mapping[str, Any]:
 
 
 def _mlp(labels: Labels, scale: Scale) -> Mapping[str, Any]:
-    """Figure 2's network; what stands between its layers is the ending of its name."""
-    made = dict(figure_2.overrides({"sizes": "paper", "init": "paper", **labels}, scale))
+    """Return the overrides for figure 2's MLP; the suffix of the network's name selects the normalisation."""
+    base = dict(figure_2.overrides({"sizes": "paper", "init": "paper", **labels}, scale))
     _, _, normalisation = str(labels["network"]).partition("-")
     if normalisation:
-        made["model_options"] = {**made["model_options"], "normalisation": NORMALISATION[normalisation]}
+        base["model_options"] = {**base["model_options"], "normalisation": NORMALISATION[normalisation]}
     rate = float(labels["lr"]) * (PATH_SCALE if labels["method"] == "path-sgd" else 1.0)
-    return {**made, **_method(labels), "lr": rate}
+    return {**base, **_method(labels), "lr": rate}
 
 
 def _rates(scale: Scale) -> Axis:
@@ -91,21 +91,21 @@ def _table(networks: Mapping[str, str], rows: tuple[str, ...]) -> PaperTable:
 
 RELATIVES = TrainedArtefact(
     name="relatives",
-    title="The paper's relatives on figure 2's network",
-    about="Training loss and test error of figure 2's MLP on MNIST, with and without batch normalisation, with each "
-    "method that the paper compares itself with in words, at its best learning rate; the time of its step, and at how "
-    "many of the learning rates it is good.",
-    protocol="As figure 2a: plain SGD, batch 256, 20 epochs, learning rates 1, 0.3, 0.1, 0.03, 0.01 for every method, "
-    "with one seed; three seeds at the best.",
+    title="Related methods on figure 2's network",
+    about="Training loss and test error of figure 2's MLP on MNIST, with and without batch normalisation, for each "
+    "method that the paper compares its own with in the text, at its best learning rate; the time of a step, and the "
+    "number of learning rates at which the method is good.",
+    protocol="As figure 2a: plain SGD, batch 256, 20 epochs, learning rates 1, 0.3, 0.1, 0.03, 0.01 for every method; "
+    "one seed, three at the best rate.",
     departures=(
         "The paper has no such experiment.",
         "The best rate is the one with the lowest test error.",
-        "Path-SGD's rates are a thousandth of these: it divides each step by products of squared weights.",
-        "SGD-G and Adam-G: the learning rate is that of the weights on spheres; biases have a twentieth and a fifth "
-        "of it, as published. Their loss has no term for orthogonal rows. Figure 2 has no momentum, so they have none "
-        "either: SGD-G carries nothing along, and beta1 of Adam-G is 0, where Cho and Lee have 0.9 for both.",
-        "OWN makes at most 64 rows orthogonal to each other, and has no scale.",
-        "Limits of max-norm and weight decays are rows of their own: each is searched over the same rates.",
+        "Path-SGD uses a thousandth of these rates, because it divides each step by products of squared weights.",
+        "SGD-G and Adam-G: the learning rate applies to the weights on spheres; biases use a twentieth and a fifth of "
+        "it, as published. The term of the loss that favours orthogonal rows is left out. Figure 2 has no momentum, so "
+        "they have none either: SGD-G transports none, and beta1 of Adam-G is 0, where Cho and Lee use 0.9 for both.",
+        "OWN orthogonalises rows in groups of at most 64 and has no scale.",
+        "Each limit of max-norm and each weight decay is a row of its own, searched over the same rates.",
     ),
     table=_table(NETWORKS, ROWS),
     claims=(
@@ -119,16 +119,16 @@ RELATIVES = TrainedArtefact(
         Claim(
             "relatives-regularisation",
             "the proposed method has the property of regularization as weight decay",
-            "the test loss lies less above the training loss than that of Normal",
+            "the gap between test and training loss is smaller than Normal's",
             Better(("pbwn",), ("normal",), "loss_gap", beside="test_error"),
-            note="A test of ours. The next claim asks the same of weight decay.",
+            note="Our test. The next claim applies it to weight decay itself.",
         ),
         Claim(
             "relatives-decay",
             "the proposed method has the property of regularization as weight decay",
-            "with weight decay, the test loss lies less above the training loss than that of Normal",
+            "with weight decay, the gap between test and training loss is smaller than Normal's",
             Better(tuple(DECAYS), ("normal",), "loss_gap", beside="test_error"),
-            note="A control of ours: what weight decay itself does not do here, PBWN need not do to be like it.",
+            note="Our control: what weight decay itself does not do here cannot be required of PBWN.",
         ),
         Claim(
             "relatives-clipping",
@@ -140,16 +140,15 @@ RELATIVES = TrainedArtefact(
         Claim(
             "relatives-stable",
             "These characteristics make our projection based weight normalization have stable optimization process",
-            f"with batch normalisation PBWN trains at every learning rate (test error below {LEARNT:g} %)",
-            Trains(("pbwn",), "lr", LEARNT, ("mlp-bn",)),
+            f"with batch normalisation, PBWN trains at every learning rate (test error below {TRAINED:g} %)",
+            Trains(("pbwn",), "lr", TRAINED, ("mlp-bn",)),
         ),
         Claim(
             "relatives-rates",
             "our method is more general without requiring any extra tailored revision",
             f"PBWN is good at more learning rates than SGD-G (within {GOOD:g} points of the lowest error)",
             Wider(("pbwn",), ("sgd-g",), "lr", GOOD),
-            note="A test of ours, not the paper's words: a method that needs no tailoring should not need a narrower "
-            "search.",
+            note="Our test, not the paper's wording: a method that needs no tailoring should not need a finer search.",
         ),
     ),
     axes=lambda scale: (_rows(ROWS), Axis("network", tuple(NETWORKS), "column"), _rates(scale)),
@@ -163,11 +162,13 @@ RELATIVES = TrainedArtefact(
 NORMALISERS_ARTEFACT = TrainedArtefact(
     name="normalisers",
     title="Batch, layer and divisive normalisation, with and without PBWN",
-    about="Figure 2's MLP with what normalises activations between its layers.",
-    protocol="As figure 2a: learning rates 1, 0.3, 0.1, 0.03, 0.01 with one seed; three seeds at the best.",
+    about="Training loss and test error of figure 2's MLP with batch, layer or divisive normalisation between its "
+    "layers, with and without PBWN.",
+    protocol="As figure 2a: learning rates 1, 0.3, 0.1, 0.03, 0.01; one seed, three at the best rate.",
     departures=(
         "The paper has no such experiment.",
-        "Divisive normalisation divides by the 61 units around each, with sigma = 1, without the L1 term of its loss.",
+        "Divisive normalisation uses mean and variance over the 61 units around each unit, with sigma = 1; the L1 term "
+        "of the published loss is left out.",
     ),
     table=_table(NORMALISERS, ("normal", "pbwn")),
     claims=(
@@ -175,7 +176,7 @@ NORMALISERS_ARTEFACT = TrainedArtefact(
             "normalisers-orthogonal",
             "Based on the fact that our method is orthogonal to these methods, [...] our method can improve the "
             "performance of batch normalization by combining them together",
-            "the test error with PBWN is lower than without, whatever normalises the activations",
+            "with each normalisation, the test error is lower with PBWN than without",
             Better(("pbwn",), ("normal",), beside="final_training_loss"),
         ),
     ),
@@ -197,14 +198,15 @@ def _resnet(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 
 RELATIVES_RESNET = TrainedArtefact(
     name="relatives-resnet",
-    title="The paper's relatives on a residual network",
-    about="Test error of the residual network with 20 layers on CIFAR-10, with what works there, and with layer and "
-    "divisive normalisation in batch normalisation's place.",
-    protocol="As table 3; learning rate 0.1.",
+    title="Related methods on a residual network",
+    about="Test error of ResNet-20 on CIFAR-10 with the methods that support it, and with layer or divisive "
+    "normalisation in place of batch normalisation.",
+    protocol="As table 3, at learning rate 0.1.",
     departures=(
         "The paper has no such experiment.",
-        "At short scale two epochs, the second with a tenth of the rate: enough to see what trains, not what is best.",
-        "SGD-G and Adam-G keep the recipe's momentum of 0.9; Nesterov's, which Cho and Lee use beside, is not.",
+        "At short scale training takes two epochs, the second at a tenth of the learning rate: enough to see which "
+        "methods train, not which is best.",
+        "SGD-G and Adam-G keep the recipe's momentum of 0.9, without Nesterov's, which Cho and Lee use as well.",
     ),
     table=PaperTable(
         "test error (%)",
@@ -217,15 +219,15 @@ RELATIVES_RESNET = TrainedArtefact(
         Claim(
             "relatives-resnet-orthogonal",
             "our method is orthogonal to these methods",
-            "the test error with PBWN is at most 1 point above that without, whatever normalises the activations",
+            "with each normalisation, the test error with PBWN is at most 1 point above that without",
             NotWorse(("pbwn",), ("normal",), 1.0),
         ),
         Claim(
             "relatives-resnet-regularisation",
             "the proposed method has the property of regularization as weight decay",
-            "without weight decay, the test loss of PBWN lies less above the training loss than that of Normal",
+            "without weight decay, the gap between test and training loss is smaller than Normal's",
             Better(("pbwn-no-decay",), ("normal-no-decay",), "loss_gap", beside="test_error"),
-            note="A test of ours, at short scale on networks that have seen the images twice.",
+            note="Our test; at short scale the networks have seen the images only twice.",
         ),
     ),
     axes=lambda scale: (
@@ -240,10 +242,11 @@ RELATIVES_RESNET = TrainedArtefact(
 
 INTERVALS_BN = TrainedArtefact(
     name="intervals-bn",
-    title="Updating intervals behind batch normalisation",
-    about="Figure 2b's MLP with batch normalisation, projected after every T iterations, T from 1 to 100.",
+    title="Updating intervals with batch normalisation",
+    about="Training loss of figure 2b's MLP with batch normalisation and a projection after every T iterations, for T "
+    "from 1 to 100.",
     protocol="As figure 2b, with batch normalisation between each hidden layer and its ReLU.",
-    departures=("The paper says that batch normalisation remedies the jumps, and does not show it.",),
+    departures=("The paper says that batch normalisation remedies the jumps, but does not show it.",),
     claims=(
         Claim(
             "intervals-bn-remedy",
@@ -251,12 +254,12 @@ INTERVALS_BN = TrainedArtefact(
             "can remedy this issue by combing with batch normalization",
             "the largest rise of the loss within the first epoch is at most 0.1 above that at T = 1",
             NotWorse(("50", "100"), ("1",), 0.1, "early_jump"),
-            note="The classifier, which no batch normalisation follows, is projected too, as in figure 2b.",
+            note="The output layer, which batch normalisation does not follow, is projected too, as in figure 2b.",
         ),
     ),
     axes=lambda scale: figure_2.interval_axes(scale)[:1],
     overrides=lambda labels, scale: (
-        figure_2.interval_wishes({"sizes": "paper", "init": "paper", **labels}, scale)
+        figure_2.interval_overrides({"sizes": "paper", "init": "paper", **labels}, scale)
         | {"model_options": {"sizes": "paper", "normalisation": "batch"}}
     ),
     seeds=figure_2.SEEDS,
@@ -279,17 +282,17 @@ def _timing(scale: Scale) -> Mapping[str, Any]:
 
 RELATIVES_TIME = MeasuredArtefact(
     name="relatives-time",
-    title="What the relatives' steps cost",
-    about="The time of whole training steps of figure 2's MLP and of the residual network with 20 layers with each "
-    "method.",
-    protocol="Whole training steps, all methods in turn in each of 25 rounds; batch 256 for the MLP, 128 for the "
-    "residual network (32 at short scale).",
+    title="Time per step of related methods",
+    about="The time of a whole training step of figure 2's MLP and of ResNet-20 with each method.",
+    protocol="Whole training steps, all methods in turn in each of 25 rounds; batch 256 for the MLP and 128 for "
+    "ResNet-20 (32 at short scale).",
     departures=(
         "The paper times none of these.",
-        "Images are random values and stay in memory.",
-        "SGD-G, Adam-G, OWN and path-SGD are plain PyTorch operations, weight by weight; PBWN has the library's path, "
-        "compiled where numba is installed, and WN torch's fused operator: part of a difference is that of the code.",
-        "The MLP is timed without momentum, as figure 2 trains it, so SGD-G's transport is timed on ResNet-20 alone.",
+        "Images are random values kept in memory.",
+        "SGD-G, Adam-G, OWN and path-SGD are plain PyTorch operations, one weight at a time; PBWN uses the library's "
+        "path, which is compiled if numba is installed, and WN uses torch's fused operator. Part of a difference is "
+        "therefore due to the implementation.",
+        "The MLP is timed without momentum, as in figure 2, so that SGD-G's transport is timed on ResNet-20 only.",
     ),
     table=PaperTable(
         "time of a step",
@@ -331,8 +334,8 @@ RELATIVES_TIME = MeasuredArtefact(
     options=_timing,
 )
 
-DOMINANT = 0.5  # of the squared norm of the gradient
-KEPT = (0.5, 2.0)  # a factor of two either way
+DOMINANT = 0.5  # share of the squared gradient norm
+KEPT = (0.5, 2.0)  # by a factor of two in either direction
 
 
 def _gradients(scale: Scale) -> Mapping[str, Any]:
@@ -346,26 +349,27 @@ def _gradients(scale: Scale) -> Mapping[str, Any]:
 
 GRADIENTS = MeasuredArtefact(
     name="gradients",
-    title="What the constraint does to gradients",
-    about="By layer of figure 2's MLP while it trains: the share of the squared gradient that lies along the weights, "
-    "which the Riemannian gradient takes out (equation 8), and by how much a linear layer changes the norm of what it "
-    "passes back.",
-    protocol="Figure 2's protocol at learning rate 0.3, seen at 90 places of 20 epochs; five seeds.",
-    departures=("The paper states both and shows neither.",),
+    title="Effect of the constraint on gradients",
+    about="For each layer of figure 2's MLP during training: the share of the squared gradient norm that lies along "
+    "the weights, which the Riemannian gradient removes (equation 8), and the factor by which a linear layer changes "
+    "the norm of the gradient that it propagates back.",
+    protocol="Figure 2's protocol at learning rate 0.3, measured at 90 points over 20 epochs; five seeds.",
+    departures=("The paper states both properties and shows neither.",),
     claims=(
         Claim(
             "gradients-not-dominant",
             "(w^T dL/dw) w is not a dominant term compared to dL/dw [...] We also observe this fact in our experiments",
-            "less than half of the squared gradient lies along the weights, in every layer",
+            "less than half of the squared gradient norm lies along the weights, in every layer",
             Within("pbwn", "gradient_share", 0.0, DOMINANT),
-            remark="Equation (8), from which the paper concludes it, bounds the term by the gradient's own norm.",
+            remark="Equation (8), from which the paper concludes this, bounds the term by the gradient's own norm.",
         ),
         Claim(
             "gradients-kept",
             "it can keep the norm of back-propagation information during linear transformations",
-            "a linear layer passes back between half and twice the norm that it receives, in every layer",
+            "a linear layer propagates back between half and twice the gradient norm that it receives, in every layer",
             Within("pbwn", "passed_back", *KEPT),
-            remark="Unit rows bound what one neuron passes back; what a layer does depends on how many it has.",
+            remark="Unit-norm rows bound what one neuron propagates back; the effect of a layer depends on its number "
+            "of neurons.",
         ),
     ),
     measurement="gradients",

@@ -1,4 +1,4 @@
-"""Step rules: what becomes of the optimizer's update, plain, tangent or by angle, against a tuned weight decay."""
+"""Step rules: applying the optimizer's update plainly, by its tangent part or by angle, against tuned weight decay."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SEEDS_AT_BEST: dict[Scale, int] = {"smoke": 2, "short": 3, "paper": 3}
 WIDTH = 96  # of the GPT at the short scale
 SEARCH = "one seed on the grid, three at the best setting of each method."
 DEPARTURES = (
-    "An experiment of ours: the paper has none like it.",
-    "The learning rate is one for all parameters, of which those that no method constrains (embeddings, output layer, "
-    "scales of normalisations) are trained alike by all methods. By angle, it is the angle in radians by which a step "
-    "turns a neuron's weights: a grid in common is common in its numbers alone.",
-    "By angle, the constrained weights have no weight decay: it would bend the direction of the update, and nothing "
-    "else. The decay of the others is searched all the same.",
+    "The paper has no such experiment.",
+    "All parameters share one learning rate; those that no method constrains (embeddings, output layer, normalisation "
+    "scales) are trained identically by all methods. With steps by angle, the learning rate is the angle in radians by "
+    "which a step turns a neuron's weights, so that the common grid is common in its numbers only.",
+    "With steps by angle, the constrained weights have no weight decay, which would only change the direction of the "
+    "update. The decay of the other parameters is searched nevertheless.",
 )
 
 
 def gpt(scale: Scale, width: int = WIDTH) -> dict[str, Any]:
-    """The configuration of the GPT at a scale, but for method, rate and decay."""
+    """Return the overrides for the GPT at a scale, except for method, learning rate and weight decay."""
     if scale == "smoke":
         options = {"width": width // 6, "depth": 1, "heads": 2}
         length = {"steps": 4, "schedule.warmup_steps": 1, "evaluate_every": 2, "checkpoint_every": 4, "log_every": 1}
@@ -46,7 +46,7 @@ def _axes_gpt(scale: Scale) -> tuple[Axis, ...]:
     return (METHODS, Axis("lr", rates, "searched"), Axis("weight_decay", decays, "searched"))
 
 
-def _wishes_gpt(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides_gpt(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     return {**gpt(scale), **labels}
 
 
@@ -55,35 +55,35 @@ def _axes_resnet(scale: Scale) -> tuple[Axis, ...]:
     return (METHODS, Axis("lr", rates, "searched"), Axis("weight_decay", decays, "searched"))
 
 
-def _wishes_resnet(labels: Labels, scale: Scale) -> Mapping[str, Any]:
+def _overrides_resnet(labels: Labels, scale: Scale) -> Mapping[str, Any]:
     shared = on_cifar(
         {"init": "paper", **labels}, scale, network="resnet-20", data="cifar10", lr=LR, short=SHORT, stand_in="epochs"
     )
-    # What is the recipe's own is left out: the runs of table 3 are the same runs.
+    # The recipe's own decay is not overridden: these runs are shared with table 3.
     decay = {} if labels["weight_decay"] == SGD_DECAYS[0] else {"weight_decay": labels["weight_decay"]}
     return {**shared, "lr": labels["lr"], **decay}
 
 
 def _home_resnet(labels: Labels) -> str:
-    """Table 3 has the runs of its methods at the rate and decay of the recipe."""
+    """Table 3 holds the runs of its methods at the recipe's learning rate and weight decay."""
     is_recipe = (labels["lr"], labels["weight_decay"]) == (LR, SGD_DECAYS[0])
     return "table-3" if is_recipe and labels["method"] in ("normal", "pbwn") else "step-rules-resnet"
 
 
 STEP_RULES_GPT = TrainedArtefact(
     name="step-rules-gpt",
-    title="What becomes of the update, AdamW on a character-level GPT",
-    about="Test cross entropy over the learning rate: AdamW with its decay tuned against weights on the sphere, with "
-    "the optimizer's update as it is, its tangent part, or its direction alone.",
-    protocol="AdamW, learning rates 0.0003, 0.001, 0.003, 0.01, 0.03 with a warm-up of 100 steps and a cosine down to "
-    f"a tenth, weight decays 0, 0.1, 1; Shakespeare's plays and poems; {SEARCH}",
+    title="How the update is applied, AdamW on a character-level GPT",
+    about="Test cross entropy over the learning rate: AdamW with tuned weight decay against weights on the sphere, for "
+    "which the optimizer's update is applied as it is, by its tangent part, or by its direction only.",
+    protocol="AdamW, learning rates 0.0003, 0.001, 0.003, 0.01, 0.03 with a warm-up of 100 steps and cosine decay to a "
+    f"tenth, weight decays 0, 0.1, 1; Shakespeare's plays and poems; {SEARCH}",
     departures=(
         *DEPARTURES,
-        "The rates were fixed after a probe of each method (one seed, 200 steps, training loss), whose best rates lie "
-        "inside the grid.",
+        "The learning rates were fixed after a trial of each method (one seed, 200 steps, training loss), whose best "
+        "rates lie inside the grid.",
     ),
     axes=_axes_gpt,
-    overrides=_wishes_gpt,
+    overrides=_overrides_gpt,
     seeds=SEEDS,
     metric="test_bits_per_character",
     curves="search",
@@ -92,13 +92,13 @@ STEP_RULES_GPT = TrainedArtefact(
 )
 STEP_RULES_RESNET = TrainedArtefact(
     name="step-rules-resnet",
-    title="What becomes of the update, SGD on ResNet-20",
-    about="Test error on CIFAR-10 over the learning rate: SGD with its decay tuned against weights on the sphere, with "
-    "the optimizer's update as it is, its tangent part, or its direction alone.",
+    title="How the update is applied, SGD on ResNet-20",
+    about="Test error on CIFAR-10 over the learning rate: SGD with tuned weight decay against weights on the sphere, "
+    "for which the optimizer's update is applied as it is, by its tangent part, or by its direction only.",
     protocol="As table 3, at learning rates 0.02, 0.1, 0.5 and weight decays 0.0001, 0.0005; " + SEARCH,
     departures=DEPARTURES,
     axes=_axes_resnet,
-    overrides=_wishes_resnet,
+    overrides=_overrides_resnet,
     seeds=SEEDS,
     curves="search",
     home=_home_resnet,

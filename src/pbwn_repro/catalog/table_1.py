@@ -23,8 +23,9 @@ TABLE_1 = TrainedArtefact(
     "and 100 of 120; five seeds, error after the last epoch.",
     departures=(
         *DEPARTURES,
-        "Convolutions start by Torch7's default, uniform within +-1/sqrt(fan_in), whose rows have norm 0.58.",
-        "WN scales the weight, as Salimans & Kingma do. The authors' WN scales after bias and ReLU, directly before "
+        "Convolutions are initialised by Torch7's default, uniform within ±1/sqrt(fan_in), which gives rows of norm "
+        "0.58.",
+        "WN scales the weight, as in Salimans & Kingma. The authors' WN scales after bias and ReLU, directly before "
         "BN, where the scale cancels.",
     ),
     table=read_table(

@@ -40,8 +40,8 @@ TABLE_2 = TrainedArtefact(
             "our model can significantly boost the test performance of the baselines",
             "the test error is lower than that of Normal and WN",
             Better(OURS, BASELINES),
-            remark="By the paper's own means and spreads, PBWN-Riem against Normal on CIFAR-100 (27.49 and 27.80) is "
-            "no significant difference; the others are.",
+            remark="By the paper's own means and spreads, the difference between PBWN-Riem and Normal on CIFAR-100 "
+            "(27.49 and 27.80) is not significant; the others are.",
             note=WN_IS_NORMAL,
         ),
     ),

@@ -24,13 +24,13 @@ PROTOCOL = (
     "SGD with momentum 0.9, weight decay 0.0001, batch 128, learning rate 0.1 divided by 10 at epochs 80 and 120 of "
     "160; five seeds, error after the last epoch."
 )
-# He's start has rows of norm 1.4, which halves the effective rate against the sphere.
+# He's initialisation gives rows of norm 1.4, which halves the effective learning rate relative to the unit sphere.
 TWICE_THE_RATE = Control("normal-lr-0.2", "Normal, learning rate 0.2", "normal", {"lr": 2 * LR})
 ROWS = replace(METHODS, controls=(TWICE_THE_RATE, UNIT_START))
 
 
 def axes(scale: Scale) -> tuple[Axis, ...]:
-    """Method by depth, in table 4 too."""
+    """Return the axes of tables 3 and 4: method by depth."""
     return (ROWS, Axis("depth", DEPTHS[:2] if scale == "smoke" else DEPTHS, "column"), INIT)
 
 

@@ -1,4 +1,4 @@
-"""Table 5: the time that each method's training takes."""
+"""Table 5: the training time of each method."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def _timing(methods: list[str], scale: Scale) -> Mapping[str, Any]:
 TABLE_5 = MeasuredArtefact(
     name="table-5",
     title="Time cost",
-    about="Hours of training of Inception, VGG-E and the residual network with 110 layers with each of the five "
-    "methods, and what each takes longer than normal training.",
+    about="Training time of Inception, VGG-E and the residual network with 110 layers with each of the five methods, "
+    "in hours and as the increase over normal training.",
     protocol="Whole training steps, all methods in turn in each round; batch 64 for Inception, 128 for the others; 120 "
     "and 160 epochs of 50,000 images.",
     departures=(
         "Hours are extrapolated from single steps on this machine's processor; the paper trained on one Tesla K80. "
-        "Hours cannot be compared; percentages over normal training depend on device and batch too, if less.",
-        "Images are random values and stay in memory: reading and augmenting them, the same for all methods, is not "
-        "timed.",
-        "PBWN-Riem forms the inner product of each row and its gradient alone. The row n x n forms the whole product "
-        "of weight and gradient, as the authors' code does: the paper's times of PBWN-Riem are those of that form.",
-        "FLOPs of a convolution are counted at its output positions.",
-        "Below paper scale batches are smaller, which makes the projection's share larger: its cost does not depend on "
-        "the batch.",
+        "Hours are not comparable; percentages over normal training also depend on device and batch, but less so.",
+        "Images are random values kept in memory: reading and augmenting them, the same for all methods, is not timed.",
+        "PBWN-Riem computes only the inner product of each row with its gradient. The row 'PBWN-Riem, n x n' computes "
+        "the whole product of weight and gradient, as the authors' code does; the paper's times of PBWN-Riem are of "
+        "this form.",
+        "The FLOPs of a convolution are counted at its output positions.",
+        "Below paper scale, batches are smaller, which increases the projection's share of a step, because its cost "
+        "does not depend on the batch.",
     ),
     table=read_table(
-        "time of training (hours, one Tesla K80)",
+        "training time (hours, one Tesla K80)",
         (
             Column("Inception", "inception", "cost"),
             Column("VGG", "vgg-e", "cost"),
@@ -75,24 +75,24 @@ TABLE_5 = MeasuredArtefact(
         Claim(
             "table-5-riem",
             "`PBWN-Riem' needs non-ignorable extra time",
-            "PBWN-Riem, by the authors' n x n product, takes at least 10 % more time than Normal",
+            "PBWN-Riem, with the authors' n x n product, takes at least 10 % more time than Normal",
             Costs("pbwn-riem-nxn", 10.0, None),
-            remark="The authors' code forms the whole n x n product of weight and gradient and takes its diagonal, "
+            remark="The authors' code computes the whole n x n product of weight and gradient and keeps its diagonal, "
             "which costs more than the method needs.",
         ),
         Claim(
             "table-5-riem-rows",
             "`PBWN-Riem' needs non-ignorable extra time",
-            "PBWN-Riem, formed row by row, takes at least 10 % more time than Normal",
+            "PBWN-Riem, computed row by row, takes at least 10 % more time than Normal",
             Costs("pbwn-riem", 10.0, None),
-            note="The paper's sentence is about the n x n form of its code: this asks whether the method itself needs "
-            "the time.",
+            note="The paper's sentence is about the n x n form of its code; this claim tests whether the method itself "
+            "needs the time.",
         ),
         Claim(
             "table-5-wn",
             "our method outperforms weight normalization, in terms of both the effectiveness and computation "
             "efficiency",
-            "the time is shorter than that of WN",
+            "the training time is shorter than that of WN",
             Better(OURS, ("wn",), "cost"),
             contradicted=(("pbwn-riem", "Inception"), ("pbwn-riem", "Res-110")),
             remark="PBWN-Riem takes longer than WN on Inception (23.92 and 23.33 hours) and on Res-110 (7.49 and "

@@ -27,19 +27,20 @@ def _overrides(labels: Labels, scale: Scale) -> Mapping[str, Any]:
 TABLE_6 = TrainedArtefact(
     name="table-6",
     title="WRN-16-4 on SVHN",
-    about="Test error of a wide residual network on SVHN with and without PBWN-Epoch, beside other systems.",
+    about="Test error of a wide residual network on SVHN with and without PBWN-Epoch, next to other systems.",
     protocol="SGD with Nesterov momentum 0.9, weight decay 0.0005, batch 128, learning rate 0.01 divided by 10 at "
     "epochs 80 and 120 of 160, dropout 0.4; train and extra images, divided by 255.",
     departures=(
-        "Nesterov's momentum is that of Zagoruyko's script, which the paper follows.",
-        "All convolutions are projected, as the paper says. The published model file projects the first one alone, "
+        "Nesterov momentum is taken from Zagoruyko's script, which the paper follows.",
+        "All convolutions are projected, as the paper says. The published model file projects only the first one, "
         "which `--only scope=authors` selects.",
-        "The scales of BN start at 1; in the authors' code uniform in (0, 1), which `--only init=authors` selects.",
-        "The momentum is set to zero at each drop of the rate, as the authors' code does on CIFAR; for SVHN the paper "
-        "does not say.",
-        "The paper does not say how many seeds it used, nor of which epoch the error is: five seeds and the last "
-        "epoch here.",
-        "The short scale trains on the 73,257 images of the set `train` alone.",
+        "The BN scales start at 1; in the authors' code they are drawn uniformly from (0, 1), which "
+        "`--only init=authors` selects.",
+        "The momentum buffer is reset to zero at each drop of the learning rate, as in the authors' code for CIFAR; "
+        "for SVHN the paper does not say.",
+        "The paper states neither the number of seeds nor the epoch of the reported error: here, five seeds and the "
+        "last epoch.",
+        "The short scale trains on the 73,257 images of the `train` set only.",
     ),
     table=read_table(
         ERROR,

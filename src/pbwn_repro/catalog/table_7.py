@@ -33,12 +33,12 @@ TABLE_7 = TrainedArtefact(
     title="ResNet-34 on ImageNet",
     about="Top-1 and top-5 error of a residual network with 34 layers and of its pre-activation version, with and "
     "without PBWN-Epoch.",
-    protocol="SGD with Nesterov momentum 0.9, weight decay 0.0001, batch 64, learning rate falling exponentially to a "
-    "hundredth over 50 epochs; initial rates 0.05 and 0.1, the best shown; best epoch on the centre crop.",
+    protocol="SGD with Nesterov momentum 0.9, weight decay 0.0001, batch 64, learning rate decaying exponentially to a "
+    "hundredth over 50 epochs; initial rates 0.05 and 0.1, of which the best is shown; best epoch on the centre crop.",
     departures=(
-        "Nesterov's momentum and the choice of the best epoch are those of the authors' code; the paper names neither.",
-        "Images are resized by Pillow's bicubic filter, which averages when it shrinks; Torch7's does not.",
-        "The paper does not say how many seeds it used: one here, as the cost suggests. To decide its claims takes two "
+        "Nesterov momentum and the choice of the best epoch follow the authors' code; the paper mentions neither.",
+        "Images are resized with Pillow's bicubic filter, which averages when downscaling; Torch7's does not.",
+        "The paper does not state the number of seeds: one here, as the cost suggests. Deciding its claims takes two "
         "(`--seeds 2`).",
     ),
     table=read_table(
@@ -62,7 +62,7 @@ TABLE_7 = TrainedArtefact(
             "residual networks",
             "top-1 and top-5 error at the best epoch are lower than those of the network without projection",
             Better(("pbwn-epoch",), ("normal",), "best_test_error"),
-            remark="One number each, without a spread.",
+            remark="The paper gives one number each, without a spread.",
         ),
     ),
     axes=_axes,

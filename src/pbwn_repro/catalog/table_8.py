@@ -45,17 +45,17 @@ TABLE_8 = TrainedArtefact(
     name="table-8",
     title="Semi-supervised learning on permutation invariant MNIST",
     about="Test error of the Ladder network with and without PBWN, given 20, 50 or 100 labels.",
-    protocol="Adam, 50,000 iterations and 25,000 more with the rate falling to 0; learning rates 0.002, 0.001, 0.0005 "
-    "and weight decays 0.0002, 0.0001, 0 searched; ten seeds.",
+    protocol="Adam, 50,000 iterations and 25,000 more with the learning rate decaying to 0; search over learning rates "
+    "0.002, 0.001, 0.0005 and weight decays 0.0002, 0.0001, 0; ten seeds.",
     departures=(
         "The denoising cost has the form of the authors' code, (z_hat - m) s; `--only denoising=rasmus` selects the "
         "form of Rasmus et al., (z_hat - m) / s.",
-        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` selects the one of "
-        "Pezeshki et al. (2016), which the table quotes as Ladder+AMLP.",
-        "The unlabeled batch is 100 for every number of labels, as in the authors' code; the paper's text reads as if "
-        "it were the number of labels.",
-        "The scale of the output's BN starts at 1; in the authors' code uniform in (0, 1), which `--only init=authors` "
-        "selects.",
+        "The combinator is the vanilla one, as in the authors' code; `--only combinator=amlp` selects that of Pezeshki "
+        "et al. (2016), which the table quotes as Ladder+AMLP.",
+        "The unlabelled batch has 100 images for every number of labels, as in the authors' code; the paper's text "
+        "reads as if its size were the number of labels.",
+        "The BN scale of the output layer starts at 1; in the authors' code it is drawn uniformly from (0, 1), which "
+        "`--only init=authors` selects.",
         "Below paper scale the learning rate is 0.001 and the weight decay 0.0001, as in the published scripts, "
         "without a search; at paper scale `--only lr=0.001,weight_decay=0.0001` selects a ninth of the runs.",
     ),
@@ -89,10 +89,10 @@ TABLE_8 = TrainedArtefact(
         Claim(
             "table-8-quoted",
             "achieves new state-of-the-art results in the tasks with 20, 50, and 100 labeled examples",
-            "the test error is lower than each that the table quotes of other systems",
+            "the test error is lower than each result that the table quotes for other systems",
             BetterThanQuoted(("pbwn",), OTHERS),
-            remark="By the paper's own numbers it is the same as Triple-GAN's at 100 labels, 0.91.",
-            note="The quoted numbers stand as they are printed: nothing of theirs was run here.",
+            remark="By the paper's own numbers, it equals Triple-GAN's at 100 labels, 0.91.",
+            note="The quoted numbers are those printed in the paper; none of these systems was run here.",
         ),
     ),
     axes=_axes,
