@@ -273,7 +273,7 @@ def test_convolutions_stay_on_their_spheres_whatever_their_layout():
 @pytest.mark.parametrize("name", ["sgd-g", "adam-g", "path-sgd"])
 def test_a_method_that_is_an_optimizer_refuses_the_settings_of_adam(name):
     model = two_layers()
-    with pytest.raises(UsageError, match=r"give --set optimizer\.kind=sgd"):
+    with pytest.raises(UsageError, match=r"pass --set optimizer\.kind=sgd"):
         method(name).optimizer(model, Adam(), {"output_layer": None})
 
 

@@ -1,4 +1,4 @@
-"""Path-SGD (Neyshabur et al. 2015): each weight's rate follows from the squared weights of the paths through it."""
+"""Path-SGD (Neyshabur et al. 2015): steps scaled by the squared weights of the paths through each weight."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pbwn_repro.models.family import Layers
 
 
 def path_norms(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """For each layer, the squared path norms that end below it, and those that start above it.
+    """Return, for each layer, the squared path norms of the units below it and of the units above it.
 
-    Over the squared weights, a forward pass from ones gives the first, s_l = W_l^2 s_(l-1) + b_l^2, and a backward pass
-    from ones the second, t_(l-1) = (W_l^2)^T t_l. A bias is the weight of an edge from a node of its own.
+    With elementwise squares, the former come from a forward pass from ones, s_l = W_l^2 s_(l-1) + b_l^2, and the latter
+    from a backward pass from ones, t_(l-1) = (W_l^2)^T t_l. A bias is the weight of an edge from an extra input unit.
 
     >>> below, above = path_norms([torch.tensor([[2.0]]), torch.tensor([[3.0]])], [torch.zeros(1), torch.zeros(1)])
     >>> [float(each) for each in (*below, *above)]
@@ -38,11 +38,12 @@ def path_norms(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[lis
 class PathSGD(Optimizer):
     """w <- w - lr g / k, with k the sum over the paths through w of the product of all their other squared weights.
 
-    k of the weight from unit i to unit j is s_i t_j, that of a bias t_j. Scaling what goes into a unit by c, and what
-    leaves it by 1 / c, scales the steps alike: the same functions are learnt from both starts.
+    k is s_i t_j for the weight from unit i to unit j, and t_j for a bias. Scaling the incoming weights of a unit by c
+    and its outgoing weights by 1 / c scales the steps in the same way, so that both networks learn the same function.
 
     Args:
-        params: weight and bias of each linear layer in turn, from the first layer to the last; ReLU stands between.
+        params: weight and bias of each linear layer in turn, from the first to the last, with ReLUs between layers.
+        lr: the learning rate.
     """
 
     def __init__(self, params: Iterable[Tensor], *, lr: float) -> None:
@@ -58,7 +59,7 @@ class PathSGD(Optimizer):
         for group in self.param_groups:
             weights, biases = group["params"][::2], group["params"][1::2]
             for weight, bias, s, t in zip(weights, biases, *path_norms(weights, biases), strict=True):
-                smallest = torch.finfo(t.dtype).tiny  # a unit that no path leaves has no gradient either
+                smallest = torch.finfo(t.dtype).tiny  # a unit without outgoing paths has zero gradient too
                 if weight.grad is not None:
                     per_path = weight.grad / s.clamp_min(smallest) / t.clamp_min(smallest).unsqueeze(1)
                     weight.sub_(per_path, alpha=group["lr"])
@@ -68,36 +69,37 @@ class PathSGD(Optimizer):
 
 
 class PathNormalized(Method):
-    """Path-SGD, for a network of linear layers with ReLU between them and nothing else."""
+    """Path-SGD, for networks of linear layers with ReLUs between them and nothing else."""
 
     about = "steps divided by the squared weights of the paths through each weight"
 
     def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
-        """The optimizer of the chain of linear layers."""
+        """Create the optimizer for the chain of linear layers."""
         if getattr(settings, "momentum", None) != 0 or settings.weight_decay:
             raise UsageError(
-                f"path-sgd is plain SGD with rates of its own; found {settings!r}: give --set optimizer.kind=sgd "
-                "--set optimizer.momentum=0 --weight-decay 0"
+                f"path-sgd is plain SGD with its own step sizes, but the optimizer is {settings!r}: pass "
+                "--set optimizer.kind=sgd --set optimizer.momentum=0 --weight-decay 0"
             )
         return PathSGD(chain(model), lr=settings.lr)
 
 
 def chain(model: nn.Module) -> list[nn.Parameter]:
-    """Weight and bias of each linear layer, in order; refuses a model that has other parameters, or no such chain."""
+    """Return weight and bias of each linear layer, in order; raise an error if the model is no chain of such layers."""
     leaves = [module for module in model.modules() if not any(module.children())]
-    strange = next((type(module).__name__ for module in leaves if type(module) not in _OF_A_CHAIN), None)
+    unsupported = next((type(module).__name__ for module in leaves if type(module) not in _SUPPORTED), None)
     linear: list[Any] = [module for module in leaves if type(module) is nn.Linear]
-    found = [parameter for layer in linear for parameter in (layer.weight, layer.bias) if parameter is not None]
+    parameters = [parameter for layer in linear for parameter in (layer.weight, layer.bias) if parameter is not None]
     fits = all(below.out_features == above.in_features for below, above in pairwise(linear))
-    is_all = {*map(id, found)} == {*map(id, model.parameters())} and len(found) == 2 * len(linear)
-    if strange or not (linear and fits and is_all):
+    is_complete = {*map(id, parameters)} == {*map(id, model.parameters())} and len(parameters) == 2 * len(linear)
+    if unsupported or not (linear and fits and is_complete):
         raise UsageError(
-            f"path-sgd is for linear layers with bias and ReLU between them, such as mlp; {type(model).__name__} has "
-            f"{f'a {strange}' if strange else 'another structure'}: choose another method"
+            "path-sgd supports networks of linear layers with biases, and ReLUs between them, such as mlp; "
+            f"{type(model).__name__} has {f'a {unsupported}' if unsupported else 'another structure'}: choose another "
+            "method"
         )
-    return found
+    return parameters
 
 
-_OF_A_CHAIN = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
+_SUPPORTED = (nn.Linear, nn.ReLU, nn.Flatten, nn.Identity)
 
 METHODS: Mapping[str, Method] = {"path-sgd": PathNormalized("Path-SGD")}

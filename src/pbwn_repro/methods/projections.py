@@ -1,4 +1,4 @@
-"""PBWN and its variants: weights are put back onto a set after steps, or once at the start."""
+"""PBWN and its variants: weights projected onto a set after steps, or once before training."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from torch import nn
 from torch.optim import Optimizer
 
 import pbwn
-from pbwn_repro.methods.method import Method, OptimizerSettings, spare_decay
+from pbwn_repro.methods.method import Method, OptimizerSettings, exempt_from_decay
 from pbwn_repro.models.family import Layers
 
 
 class UnitStart(Method):
-    """Rows are scaled to norm 1 once, before the first step, and are free from then on."""
+    """Rows are scaled to norm 1 once, before the first step, and are not constrained afterwards."""
 
-    about = "unit rows at the start, then free"
+    about = "rows scaled to norm 1 at the start only"
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
-        """Project once."""
+        """Project the weights once."""
         pbwn.project_(model, **layers)
 
 
 class Projection(Method):
-    """Weights are projected onto a set after steps, as `pbwn.attach` does.
+    """Weights are projected onto a set after steps, by `pbwn.attach`.
 
     Args:
-        every: the interval in steps; None where projections come after each epoch.
-        gradient: the gradient that the optimizer sees.
-        step: what becomes of the optimizer's update.
-        per: whether each neuron has a norm of its own, or each whole matrix.
-        direction: whether a neuron's incoming or its outgoing weights are constrained.
+        title: the method's name in tables.
+        constraint: the set.
+        every: the interval in steps; None projects after each epoch.
+        gradient: the gradient that the optimizer receives.
+        step: how the optimizer's update is applied.
+        per: whether the norm is constrained per neuron or per whole matrix.
+        direction: whether a neuron's incoming or outgoing weights are constrained.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Projection(Method):
         per: Literal["neuron", "matrix"] = "neuron",
         direction: Literal["incoming", "outgoing"] = "incoming",
     ) -> None:
-        """Take the settings of `pbwn.attach`."""
+        """Store the arguments of `pbwn.attach`."""
         super().__init__(title)
         self.constraint, self.every, self._gradient, self._step = constraint, every, gradient, step
         self._per, self._direction = per, direction
@@ -54,22 +56,22 @@ class Projection(Method):
 
     @property
     def about(self) -> str:  # type: ignore[override]
-        """What it does, in a few words."""
+        """A short description."""
         rows = "matrices" if self._per == "matrix" else "columns" if self._direction == "outgoing" else "rows"
         moment = {None: "each epoch", 1: "each step"}.get(self.every, f"every {self.every} steps")
         if isinstance(self.constraint, pbwn.MaxNorm):
-            return f"{rows} of norm {self.constraint.limit:g} at most, projected after {moment}"
+            return f"{rows} of norm at most {self.constraint.limit:g}, projected after {moment}"
         norm = "of their initial norm" if self.constraint == pbwn.UnitNorm("initial") else "of norm 1"
         gradient = ", with the tangent gradient" if self._gradient == "riemannian" else ""
-        step = {"plain": "", "tangent": ", after the tangent part of a step", "angle": ", after steps by angle"}
+        step = {"plain": "", "tangent": ", with tangent steps", "angle": ", with steps by angle"}
         return f"{rows} {norm}, projected after {moment}{gradient}{step[self._step]}"
 
     def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
-        """The usual one; with steps by angle, without a decay of the constrained weights, as pbwn advises."""
+        """Create the configured optimizer; with steps by angle, without weight decay on the constrained weights."""
         optimizer = settings.make(model)
         if self._step == "angle":
             weights = pbwn.select(model, per=self._per, **layers).constrained
-            spare_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
+            exempt_from_decay(optimizer, [getattr(weight.module, weight.attribute) for weight in weights])
         return optimizer
 
     def attach(
@@ -81,7 +83,7 @@ class Projection(Method):
         initial: bool = True,
         state: Mapping[str, Any] | None = None,
     ) -> pbwn.NormProjection | None:
-        """Attach the projection. As in the authors' code, with an interval the weights start as they are."""
+        """Attach the projection. As in the authors' code, projections at intervals have no initial projection."""
         assert self.constraint is not None
         return pbwn.attach(
             model,
@@ -98,15 +100,15 @@ class Projection(Method):
         )
 
     def after_epoch(self, projection: pbwn.NormProjection | None) -> None:
-        """Project, if that is when."""
+        """Project, if projections follow epochs."""
         if self.projects_after_each_epoch and projection is not None:
             projection.project()
 
 
 class ProjectionByProducts(Projection):
-    """PBWN-Riem with the gradient formed as in the authors' code: a product of n x n elements for n neurons."""
+    """PBWN-Riem with the gradient computed as in the authors' code, by an n x n product for n neurons."""
 
-    about = "as PBWN-Riem, by the n x n product of the authors' code"
+    about = "as PBWN-Riem, with the n x n product of the authors' code"
 
     def attach(
         self,
@@ -117,7 +119,7 @@ class ProjectionByProducts(Projection):
         initial: bool = True,
         state: Mapping[str, Any] | None = None,
     ) -> pbwn.NormProjection | None:
-        """Attach the projection, and form the gradient before each step."""
+        """Attach the projection, and compute the tangent gradient before each step."""
         projection = super().attach(model, optimizer, layers, initial=initial, state=state)
         assert projection is not None
         weights = projection.selection.constrained
@@ -127,20 +129,23 @@ class ProjectionByProducts(Projection):
 
 @torch.no_grad()
 def _make_tangent_by_products(weights: Iterable[Any]) -> None:
-    """Equation (7) as the authors' code computes it: two products of about 2 n^2 p FLOPs each for n rows of p elements.
+    """Apply equation (7) as the authors' code does: two products of about 2 n^2 p FLOPs each for n rows of p elements.
 
-    The first has all n x n inner products of rows and gradients, of which the diagonal is kept; the second multiplies
-    the weight by that diagonal as a full matrix. Dividing by the squared norms, which are 1 on the sphere, makes it the
-    same gradient as `gradient="riemannian"` before the first projection too.
+    The first computes all n x n inner products of rows and gradients, of which the diagonal is kept; the second
+    multiplies the weight by that diagonal as a full matrix. Dividing by the squared norms, which are 1 on the sphere,
+    makes the gradient equal to that of `gradient="riemannian"` before the first projection too.
     """
     for weight in weights:
         tensor = getattr(weight.module, weight.attribute)
         if tensor.grad is None:
             continue
         rows = weight.axes.rows(tensor)
-        in_memory = (0, *sorted(range(1, rows.ndim), key=rows.stride, reverse=True))  # channels_last is not copied
-        gradients = weight.axes.rows(tensor.grad).permute(in_memory)
-        rows = rows.permute(in_memory).flatten(1)
+        memory_order = (
+            0,
+            *sorted(range(1, rows.ndim), key=rows.stride, reverse=True),
+        )  # avoids copies in channels_last
+        gradients = weight.axes.rows(tensor.grad).permute(memory_order)
+        rows = rows.permute(memory_order).flatten(1)
         inner = (rows @ gradients.flatten(1).T) * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
         normal = (inner @ rows) / rows.square().sum(dim=1, keepdim=True)
         gradients -= normal.view(gradients.shape)

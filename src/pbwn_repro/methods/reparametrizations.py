@@ -13,17 +13,17 @@ from pbwn_repro.methods.method import Method, constrained_weights
 from pbwn_repro.models.family import Layers
 
 LARGEST_GROUP = 64
-_SMALLEST = 1e-12  # eigenvalue, as a share of the largest
+_SMALLEST = 1e-12  # lower bound on eigenvalues, relative to the largest
 
 
 class WeightNormalization(Method):
-    """Weights are normalised inside the forward pass, each neuron with a learned scale."""
+    """Weights are normalised in the forward pass, with a learned scale per neuron."""
 
     reparametrizes = True
-    about = "rows normalised in each pass, with a learned scale"
+    about = "rows normalised in each forward pass, with a learned scale"
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
-        """Parametrize the weights; the scales start at 1, as in the paper, where torch takes the weights' norms."""
+        """Parametrize the weights; scales start at 1, as in the paper, not at the norms of the weights as in torch."""
         for weight in constrained_weights(model, layers):
             [dim] = weight.axes.neurons
             parametrizations.weight_norm(weight.module, weight.attribute, dim=dim)
@@ -32,26 +32,27 @@ class WeightNormalization(Method):
 
 
 class OrthogonalWeightNormalization(Method):
-    """Rows are made orthonormal inside the forward pass, in groups where a layer is wide (Huang et al. 2018).
+    """Rows are made orthonormal in the forward pass, in groups if the layer is wide (Huang et al. 2018).
 
-    Without the fixed or learned scale that the authors multiply some networks' rows by: rows have norm 1, as PBWN's.
+    The fixed or learned scale that the authors apply to the rows of some networks is left out: rows have norm 1, as in
+    PBWN.
     """
 
     reparametrizes = True
-    about = "rows made orthonormal in each pass, by an eigendecomposition"
+    about = "rows made orthonormal in each forward pass, by an eigendecomposition"
 
     def __init__(self, title: str, largest_group: int = LARGEST_GROUP) -> None:
-        """`largest_group` is the most rows that are made orthogonal to each other."""
+        """`largest_group` is the maximum number of rows that are made orthogonal to each other."""
         super().__init__(title)
         self._largest_group = largest_group
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
-        """Parametrize the weights; they stay as they are as parameters."""
+        """Parametrize the weights; the underlying parameters keep their values."""
         for weight in constrained_weights(model, layers):
             if weight.axes.neurons != (0,) or weight.axes.groups > 1:
                 raise UsageError(
-                    f"own: the neurons of {weight.name!r} lie along {weight.axes}: layers that are stored with "
-                    "neurons first are known, such as linear layers and convolutions"
+                    f"own: {weight.name!r} has its neurons along {weight.axes}, but only layers with neurons along the "
+                    "first dimension are supported, such as linear layers and ungrouped convolutions"
                 )
             rows, fan_in = len(weight.tensor), weight.axes.fan_in(tuple(weight.tensor.shape))
             # Centred rows of p elements span p - 1 dimensions: no more of them can be orthonormal.
@@ -60,22 +61,24 @@ class OrthogonalWeightNormalization(Method):
 
 
 def num_groups(rows: int, largest: int) -> int:
-    """How many groups of at most `largest` rows: equal ones where that takes less than twice as many as are needed.
+    """Return the number of groups of at most `largest` rows, preferring equal groups to fewer ones.
+
+    The groups are equal if that takes fewer than twice the minimum number.
 
     >>> num_groups(250, 64), num_groups(10, 64), num_groups(97, 64)
     (5, 1, 2)
     """
     if largest < 1:
-        raise UsageError("own: rows of one element have nothing left when they are centred: choose another method")
+        raise UsageError("own: rows of one element vanish when centred: choose another method")
     least = -(-rows // largest)
     return next((count for count in range(least, 2 * least) if rows % count == 0), least)
 
 
 class OrthonormalRows(nn.Module):
-    """W = (V_c V_c^T)^(-1/2) V_c for each group of rows, V_c being V with the mean of each row subtracted."""
+    """W = (V_c V_c^T)^(-1/2) V_c for each group of rows, where V_c is V minus the mean of each row."""
 
     def __init__(self, groups: int = 1) -> None:
-        """`groups` is the number of groups that the rows are split into, the last of which may be smaller."""
+        """`groups` is the number of groups of rows; the last group may be smaller."""
         super().__init__()
         self.groups = groups
 
@@ -88,44 +91,44 @@ class OrthonormalRows(nn.Module):
 
 
 def orthonormal(rows: Tensor) -> Tensor:
-    """The nearest matrices with orthonormal rows: (V V^T)^(-1/2) V, by the eigendecomposition of V V^T.
+    """Return the nearest matrices with orthonormal rows, (V V^T)^(-1/2) V, by the eigendecomposition of V V^T.
 
-    >>> made = orthonormal(torch.tensor([[[3.0, 0.0, 0.0], [3.0, 2.0, 0.0]]]))
-    >>> torch.allclose(made @ made.mT, torch.eye(2), atol=1e-6)
+    >>> w = orthonormal(torch.tensor([[[3.0, 0.0, 0.0], [3.0, 2.0, 0.0]]]))
+    >>> torch.allclose(w @ w.mT, torch.eye(2), atol=1e-6)
     True
     """
     return _Whitening.apply(rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Whitening(torch.autograd.Function):
-    """With S = V V^T = D diag(l) D^T and W = S^(-1/2) V, the gradient through S^(-1/2) has a closed form.
+    """W = S^(-1/2) V with S = V V^T = D diag(l) D^T, with a closed-form gradient through S^(-1/2).
 
-    In D's basis, the derivative of l^(-1/2) between two eigenvalues a and b is the divided difference
-    -1 / (sqrt(a b) (sqrt(a) + sqrt(b))), which stays finite where they agree; that of the eigenvectors alone,
-    which torch would take, does not. In float64: S squares the condition number of V.
+    In D's basis, the derivative of S^(-1/2) for a pair of eigenvalues a and b is the divided difference of l^(-1/2),
+    -1 / (sqrt(a b) (sqrt(a) + sqrt(b))), which is finite for equal eigenvalues; torch would differentiate the
+    eigenvectors, whose derivative is not. Computed in float64, because S has the squared condition number of V.
     """
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor) -> Tensor:
-        wide = rows.detach().double()
-        values, vectors = torch.linalg.eigh(wide @ wide.mT)
-        # Rows that depend on each other have an eigenvalue of 0: they get rows that are finite, and not orthonormal.
+        v = rows.detach().double()
+        values, vectors = torch.linalg.eigh(v @ v.mT)
+        # Linearly dependent rows give an eigenvalue of 0: the bound keeps the result finite, though not orthonormal.
         largest = values[..., -1:]
         roots = values.maximum(_SMALLEST * largest.where(largest > 0, 1.0)).sqrt()
         inverse_root = (vectors / roots.unsqueeze(-2)) @ vectors.mT
-        ctx.save_for_backward(wide, vectors, roots, inverse_root)
-        made: Tensor = (inverse_root @ wide).to(rows.dtype)
-        return made
+        ctx.save_for_backward(v, vectors, roots, inverse_root)
+        w: Tensor = (inverse_root @ v).to(rows.dtype)
+        return w
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> Tensor:
-        wide, vectors, roots, inverse_root = ctx.saved_tensors  # type: ignore[attr-defined]
-        upper = gradient.double()
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad_output: Tensor) -> Tensor:
+        v, vectors, roots, inverse_root = ctx.saved_tensors  # type: ignore[attr-defined]
+        grad_w = grad_output.double()
         column, row = roots.unsqueeze(-1), roots.unsqueeze(-2)
-        divided = -1 / (column * row * (column + row))
-        of_root = vectors @ (divided * (vectors.mT @ (upper @ wide.mT) @ vectors)) @ vectors.mT
-        of_rows: Tensor = inverse_root @ upper + (of_root + of_root.mT) @ wide
-        return of_rows.to(gradient.dtype)
+        divided_difference = -1 / (column * row * (column + row))
+        grad_s = vectors @ (divided_difference * (vectors.mT @ (grad_w @ v.mT) @ vectors)) @ vectors.mT
+        grad_v: Tensor = inverse_root @ grad_w + (grad_s + grad_s.mT) @ v
+        return grad_v.to(grad_output.dtype)
 
 
 METHODS: Mapping[str, Method] = {

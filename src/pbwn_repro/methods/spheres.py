@@ -1,9 +1,9 @@
-"""Optimizers that move each neuron along its sphere: SGD-G and Adam-G of Cho and Lee (2017), and geoopt's.
+"""Optimizers that move each neuron on its sphere: SGD-G and Adam-G of Cho and Lee (2017), and geoopt's RiemannianSGD.
 
-A neuron's weights y have norm 1. A step follows the great circle that leaves y in the direction of a tangent vector d:
+A neuron's weights y have norm 1. A step follows the great circle from y in the direction of a tangent vector d:
 
-    exp_y(d) = y cos|d| + d sin|d| / |d|
-    pt_y(d)  = d cos|d| - y |d| sin|d|         d, carried along to the new point
+    exp_y(d) = y cos|d| + d sin|d| / |d|       exponential map
+    pt_y(d)  = d cos|d| - y |d| sin|d|         parallel transport of d to the new point
 
 On the Grassmann manifold G(1, n), y and -y are the same point; the formulas are those of the sphere.
 """
@@ -27,18 +27,18 @@ CLIP = 0.1
 Dims = tuple[int, ...]
 
 
-def inner(one: Tensor, other: Tensor, dims: Dims) -> Tensor:
-    """The inner product of each neuron's weights, which lie along `dims`."""
-    return (one * other).sum(dims, keepdim=True)
+def inner(a: Tensor, b: Tensor, dims: Dims) -> Tensor:
+    """Return the inner product per neuron, over the dimensions `dims` of its weights."""
+    return (a * b).sum(dims, keepdim=True)
 
 
 def tangent(y: Tensor, gradient: Tensor, dims: Dims) -> Tensor:
-    """The part of a gradient along the sphere: h = g - (y.g) y, equation (7)."""
+    """Return the part of a gradient that is tangent to the sphere: h = g - (y.g) y, equation (7)."""
     return gradient - inner(y, gradient, dims) * y
 
 
 def clipped(vector: Tensor, largest: float | None, dims: Dims) -> Tensor:
-    """The vector, shortened to the norm `largest` where it is longer."""
+    """Clip the norm of each neuron's vector to `largest`; None leaves it unchanged."""
     if largest is None:
         return vector
     norms = inner(vector, vector, dims).sqrt()
@@ -46,7 +46,7 @@ def clipped(vector: Tensor, largest: float | None, dims: Dims) -> Tensor:
 
 
 def exponential(y: Tensor, d: Tensor, dims: Dims) -> Tensor:
-    """Where the great circle from y in the direction of d is after the length |d|; of norm 1 again to rounding.
+    """Return the point at distance |d| on the great circle from y in the direction of d, renormalised against rounding.
 
     >>> east, north = torch.eye(2)
     >>> exponential(east, math.pi / 2 * north, (0,)).round(decimals=6).abs().tolist()
@@ -59,20 +59,23 @@ def exponential(y: Tensor, d: Tensor, dims: Dims) -> Tensor:
 
 
 def transported(y: Tensor, d: Tensor, dims: Dims) -> Tensor:
-    """d, carried along the great circle that it points to: the same length, tangent at the new point."""
+    """Return d, parallel-transported along its great circle: of the same length, tangent at the new point."""
     angle = inner(d, d, dims).sqrt()
     return d * angle.cos() - y * (angle * angle.sin())
 
 
 class GreatCircleOptimizer(Optimizer):
-    """What SGD-G and Adam-G have in common: neurons on spheres in some groups, ordinary SGD in the others.
+    """The base class of SGD-G and Adam-G: groups of neurons on spheres, and groups with ordinary SGD.
 
-    A group with `dims`, the dimensions that a neuron's weights lie along, is on spheres. Its rate is `lr`; that of the
-    other groups is `lr` times their `factor`: the published settings have 0.2 and 0.01 for SGD-G.
+    A group with `dims`, the dimensions of a neuron's weights, is on spheres and has the learning rate `lr`. The other
+    groups have `lr` times their `factor`; the published learning rates of SGD-G are 0.2 and 0.01.
 
     Args:
-        clip: the largest norm of a neuron's gradient; None: as it is.
-        momentum: of all groups; `nesterov` and `weight_decay` are those of the others alone.
+        groups: the parameter groups.
+        lr: the learning rate of the groups on spheres.
+        momentum: the momentum of all groups.
+        nesterov, weight_decay: settings of ordinary SGD, for the other groups only.
+        clip: the maximum norm of a neuron's gradient on spheres; None disables clipping.
     """
 
     def __init__(
@@ -84,10 +87,10 @@ class GreatCircleOptimizer(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
         clip: float | None = CLIP,
-        **more: Any,
+        **extra: Any,
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "clip": clip}
-        super().__init__(groups, {**defaults, "dims": None, "factor": 1.0, **more})
+        super().__init__(groups, {**defaults, "dims": None, "factor": 1.0, **extra})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -101,18 +104,18 @@ class GreatCircleOptimizer(Optimizer):
                 if parameter.grad is None:
                     continue
                 if group["dims"] is None:
-                    self._move_freely(parameter, parameter.grad, group)
+                    self._sgd_step(parameter, parameter.grad, group)
                 else:
                     dims = tuple(group["dims"])
                     h = clipped(tangent(parameter, parameter.grad, dims), group["clip"], dims)
-                    self._move_along_sphere(parameter, h, dims, group)
+                    self._sphere_step(parameter, h, dims, group)
         return loss
 
-    def _move_along_sphere(self, y: Tensor, h: Tensor, dims: Dims, group: dict[str, Any]) -> None:
+    def _sphere_step(self, y: Tensor, h: Tensor, dims: Dims, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _move_freely(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Ordinary SGD."""
+    def _sgd_step(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Take a step of ordinary SGD."""
         if group["weight_decay"]:
             gradient = gradient.add(parameter, alpha=group["weight_decay"])
         if group["momentum"]:
@@ -125,9 +128,9 @@ class GreatCircleOptimizer(Optimizer):
 
 
 class SGDG(GreatCircleOptimizer):
-    """d <- momentum d - lr h; y <- exp_y(d); d <- pt_y(d), h being the clipped tangent gradient."""
+    """d <- momentum d - lr h; y <- exp_y(d); d <- pt_y(d), where h is the clipped tangent gradient."""
 
-    def _move_along_sphere(self, y: Tensor, h: Tensor, dims: Dims, group: dict[str, Any]) -> None:
+    def _sphere_step(self, y: Tensor, h: Tensor, dims: Dims, group: dict[str, Any]) -> None:
         d = h * -group["lr"]
         if group["momentum"]:
             state = self.state[y]
@@ -138,18 +141,18 @@ class SGDG(GreatCircleOptimizer):
 
 
 class AdamG(GreatCircleOptimizer):
-    """Adam with one second moment v for each neuron, and the first moment m carried along.
+    """Adam with one second moment v per neuron and parallel transport of the first moment m.
 
     m <- beta1 m + (1 - beta1) h; v <- beta2 v + (1 - beta2) h.h; d = -lr c m / sqrt(v + epsilon), with Adam's
-    correction c = sqrt(1 - beta2^t) / (1 - beta1^t); y <- exp_y(d); m <- its transport along d. beta1 is `momentum`.
+    correction c = sqrt(1 - beta2^t) / (1 - beta1^t); y <- exp_y(d); m <- m transported along d. beta1 is `momentum`.
     """
 
     def __init__(
-        self, groups: Iterable[dict[str, Any]], *, beta2: float = 0.99, epsilon: float = 1e-8, **more: Any
+        self, groups: Iterable[dict[str, Any]], *, beta2: float = 0.99, epsilon: float = 1e-8, **extra: Any
     ) -> None:
-        super().__init__(groups, beta2=beta2, epsilon=epsilon, **more)
+        super().__init__(groups, beta2=beta2, epsilon=epsilon, **extra)
 
-    def _move_along_sphere(self, y: Tensor, h: Tensor, dims: Dims, group: dict[str, Any]) -> None:
+    def _sphere_step(self, y: Tensor, h: Tensor, dims: Dims, group: dict[str, Any]) -> None:
         state, beta1, beta2 = self.state[y], group["momentum"], group["beta2"]
         if not state:
             state["step"] = torch.zeros(())
@@ -160,17 +163,17 @@ class AdamG(GreatCircleOptimizer):
         count = int(state["step"].item())
         correction = math.sqrt(1 - beta2**count) / (1 - beta1**count)
         d = first * (-group["lr"] * correction / (second + group["epsilon"]).sqrt())
-        # m points where -d does, and turns with it.
+        # m is antiparallel to d, and is transported with it.
         length, angle = inner(first, first, dims).sqrt(), inner(d, d, dims).sqrt()
         state["first"] = first * angle.cos() + y * (length * angle.sin())
         y.copy_(exponential(y, d, dims))
 
 
 class GreatCircles(Method):
-    """SGD-G or Adam-G on the weights that PBWN would constrain; they start with rows of norm 1.
+    """SGD-G or Adam-G on the weights that PBWN would constrain, starting from rows of norm 1.
 
-    The run's learning rate is that of the constrained weights; the others have `factor` times that, as published. The
-    term of the loss that makes rows orthogonal, which Cho and Lee add, is left out: it is no part of the step.
+    The run's learning rate applies to the constrained weights; the other parameters have `factor` times that, as
+    published. The loss term of Cho and Lee that favours orthogonal rows is left out, as it is not part of the step.
     """
 
     def __init__(
@@ -179,25 +182,28 @@ class GreatCircles(Method):
         super().__init__(title)
         self._kind, self._factor, self._clip = kind, factor, clip
         clipping = "gradient clipped" if clip is not None else "gradient not clipped"
-        self.about = f"unit rows moved along great circles, momentum carried along, {clipping}"
+        self.about = f"unit rows moved along great circles, momentum transported, {clipping}"
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
-        """Put the weights on their spheres."""
+        """Project the weights onto their spheres."""
         pbwn.project_(model, **layers)
 
     def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
-        """The optimizer, with a group for each way in which weights are stored."""
+        """Create the optimizer, with one group per layout of the constrained weights."""
         momentum = _momentum(self.title, settings)
         constrained = pbwn.select(model, **layers).constrained
-        stored: dict[Dims, list[Tensor]] = {}
+        by_dims: dict[Dims, list[Tensor]] = {}
         for weight in constrained:
             if weight.axes.groups > 1:
-                raise UsageError(f"{self.title}: {weight.name!r} is stored in groups ({weight.axes}): choose pbwn-riem")
+                raise UsageError(
+                    f"{self.title} does not support grouped weights such as {weight.name!r} ({weight.axes}): "
+                    "choose pbwn-riem"
+                )
             dims = tuple(dim for dim in range(weight.tensor.ndim) if dim not in weight.axes.neurons)
-            stored.setdefault(dims, []).append(weight.tensor)
+            by_dims.setdefault(dims, []).append(weight.tensor)
         ids = {id(weight.tensor) for weight in constrained}
         others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
-        groups: list[dict[str, Any]] = [{"params": weights, "dims": dims} for dims, weights in stored.items()]
+        groups: list[dict[str, Any]] = [{"params": weights, "dims": dims} for dims, weights in by_dims.items()]
         groups += [{"params": others, "factor": self._factor}] if others else []
         return self._kind(
             groups,
@@ -210,39 +216,39 @@ class GreatCircles(Method):
 
 
 class GeooptSGD(Method):
-    """geoopt's RiemannianSGD, where geoopt is installed: a library of others, for comparison."""
+    """RiemannianSGD of the geoopt library, for comparison; geoopt has to be installed."""
 
-    about = "geoopt's RiemannianSGD: tangent gradient, retraction, momentum carried along"
+    about = "geoopt's RiemannianSGD: tangent gradient, retraction, momentum transported"
 
     def prepare(self, model: nn.Module, layers: Layers) -> None:
-        """Make each matrix a parameter on geoopt's sphere, whose points are rows."""
+        """Replace each matrix by a parameter on geoopt's sphere, whose points are rows."""
         geoopt = _geoopt()
         pbwn.project_(model, **layers)
         for weight in pbwn.select(model, **layers).constrained:
             if weight.axes.neurons != (0,) or weight.tensor.ndim != 2:
                 raise UsageError(
-                    f"geoopt-rsgd: {weight.name!r} of shape {tuple(weight.tensor.shape)} is no matrix of rows, and "
-                    "geoopt's sphere knows no others: choose sgd-g"
+                    f"geoopt-rsgd: geoopt's sphere supports only matrices with one neuron per row, not {weight.name!r} "
+                    f"of shape {tuple(weight.tensor.shape)}: choose sgd-g"
                 )
             on_sphere = geoopt.ManifoldParameter(weight.tensor.detach(), manifold=geoopt.Sphere())
             setattr(weight.module, weight.attribute, on_sphere)
 
     def optimizer(self, model: nn.Module, settings: OptimizerSettings, layers: Layers) -> Optimizer:
-        """The optimizer of all parameters."""
+        """Create the optimizer for all parameters."""
         momentum = _momentum(self.title, settings)
-        made: Optimizer = _geoopt().optim.RiemannianSGD(
+        optimizer: Optimizer = _geoopt().optim.RiemannianSGD(
             model.parameters(), lr=settings.lr, momentum=momentum, weight_decay=settings.weight_decay
         )
-        return made
+        return optimizer
 
 
 def _momentum(title: str, settings: OptimizerSettings) -> float:
-    """The momentum of SGD's settings; those of another optimizer cannot be meant for a method that is one itself."""
+    """Return the momentum of SGD's settings; raise an error for the settings of another optimizer."""
     momentum = getattr(settings, "momentum", None)
     if momentum is None:
         raise UsageError(
-            f"{title} is an optimizer itself and takes the rate, momentum and decay of SGD; the configuration has "
-            f"{type(settings).__name__}: give --set optimizer.kind=sgd"
+            f"{title} is itself an optimizer, configured by SGD's learning rate, momentum and weight decay, but the "
+            f"configuration has {type(settings).__name__}: pass --set optimizer.kind=sgd"
         )
     return float(momentum)
 
