@@ -1,1 +1,1 @@
-"""What the projection costs: beside the plain loop, the memory's speed, other libraries and whole training steps."""
+"""Measurements: the cost of the projection, error landscapes, gradients and conditioning."""

@@ -1,14 +1,15 @@
-"""How well conditioned real networks are while they train: the top of the Hessian's spectrum, gradients by layer.
+"""Conditioning of real networks during training: the top of the Hessian's spectrum, and gradient norms by layer.
 
-Each network is trained with each method and seed, and looked at at the start, in the middle and at the end. The result:
+Each network is trained with each method and seed, and measured at some moments, such as the start, the middle and the
+end. The result:
 
     methods, moments, top, seeds
     networks                     by name; each
-        methods                  by name; each a list, one entry for each seed, each a list, one entry for each moment
-            step, loss           the loss on the examples that the Hessian is of, in training mode
+        methods                  by name; each a list over seeds of lists over moments, with entries
+            step, loss           the loss in training mode on the examples used for the Hessian
             eigenvalues          the largest of the Hessian of that loss, largest first
-            tangent_eigenvalues  where weights are projected: those of the Hessian between directions along the spheres
-            weight_eigenvalues   where weights are computed from other parameters, as WN's from directions and scales:
+            tangent_eigenvalues  if weights are projected: those of the Hessian in the spheres' tangent spaces
+            weight_eigenvalues   if weights are computed from other parameters, as WN's from directions and scales:
                                  those of the Hessian with respect to the weights themselves
             gradient_norms       of the loss, by weight
 
@@ -35,26 +36,27 @@ from pbwn_repro.runs.resolution import resolve
 
 
 def conditioning(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
-    """Train and measure; networks whose measurements are kept already are not trained again.
+    """Train and measure, except runs with saved measurements.
 
-    Options: `networks` (the overrides of each), `methods`, `seeds`, `moments` (shares of the run), `examples` (by
-    network: how many the Hessian is computed over), `top` (how many eigenvalues), `tolerance` (of an eigenvalue,
-    relative to itself).
+    Options: `networks` (the overrides of each), `methods`, `seeds`, `moments` (as fractions of a run), `examples`
+    (their number for the Hessian, by network), `top` (the number of eigenvalues), `tolerance` (relative, of an
+    eigenvalue).
     """
     keep_freed_memory()
-    wanted = [
+    runs = [
         (network, method, seed)
         for network in options["networks"]
         for method in options["methods"]
         for seed in range(1, options["seeds"] + 1)
     ]
     networks: dict[str, Any] = {name: {"methods": {}} for name in options["networks"]}
-    for number, (network, method, seed) in enumerate(wanted):
-        progress(number, len(wanted), f"{network} {method} seed {seed}")
+    for number, (network, method, seed) in enumerate(runs):
+        progress(number, len(runs), f"{network} {method} seed {seed}")
         overrides = {**options["networks"][network], "model": network, "method": method, "seed": seed}
-        part = parts.kept(f"{network}-{method}-{seed}", partial(_run, overrides, options, options["examples"][network]))
+        make = partial(_run, overrides, options, options["examples"][network])
+        part = parts.load_or_make(f"{network}-{method}-{seed}", make)
         networks[network]["methods"].setdefault(method, []).append(part["moments"])
-    progress(len(wanted), len(wanted), "done")
+    progress(len(runs), len(runs), "done")
     shared = {name: options[name] for name in ("methods", "moments", "top", "seeds")}
     return {**shared, "networks": networks}
 
@@ -63,37 +65,36 @@ def _run(overrides: Mapping[str, Any], options: Mapping[str, Any], examples: int
     config, dataset = resolve(overrides)
     training = Training(config, dataset, Processes())
     stops = {round(share * training.total_steps) for share in options["moments"]}
-    accuracy = {name: options[name] for name in ("top", "tolerance")}
-    found: list[dict[str, Any]] = []
+    settings = {name: options[name] for name in ("top", "tolerance")}
+    moments: list[dict[str, Any]] = []
 
-    def look(step: int, batch: tuple[Tensor, Tensor]) -> None:
+    def measure(step: int, batch: tuple[Tensor, Tensor]) -> None:
         inputs, labels = (part[:examples] for part in batch)
         weights = () if training.projection is None else training.projection.selection.constrained
-        found.append({"step": step, **spectrum(training.model, inputs, labels, weights, **accuracy)})
+        moments.append({"step": step, **spectrum(training.model, inputs, labels, weights, **settings)})
 
-    training.visit(stops, look, examples)
-    return {"moments": found}
+    training.probe(stops, measure, examples)
+    return {"moments": moments}
 
 
 def spectrum(
     model: nn.Module, inputs: Tensor, labels: Tensor, weights: Any = (), *, top: int, tolerance: float = 1e-3
 ) -> dict[str, Any]:
-    """The loss in training mode, the largest eigenvalues of its Hessian, and the gradient's norm by weight.
+    """Return the loss in training mode, the largest eigenvalues of its Hessian, and the gradient norm by weight.
 
-    `weights` are those that are projected: the Hessian is also looked at between directions tangent to their spheres.
-    Where weights are computed from other parameters, it is looked at with respect to the weights too. Nothing of the
-    model is changed.
+    For projected `weights`, the eigenvalues in the tangent spaces of their spheres are included; for weights computed
+    from other parameters, those with respect to the weights themselves. The model is not changed.
     """
     buffers, mode = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
     model.train()
     try:
         with _twice_differentiable(model):
-            found = _spectrum(model, inputs, labels, weights, top, tolerance)
+            result = _spectrum(model, inputs, labels, weights, top, tolerance)
         parametrized = [module for module in model.modules() if parametrize.is_parametrized(module)]
         if parametrized:
-            found["weight_eigenvalues"] = _of_weights(model, inputs, labels, parametrized, top, tolerance)
-        return found
-    finally:  # what the backward passes need of buffers must not be written to before
+            result["weight_eigenvalues"] = _weight_eigenvalues(model, inputs, labels, parametrized, top, tolerance)
+        return result
+    finally:  # only after the backward passes, which need the buffers' values
         model.train(mode)
         for buffer, value in buffers:
             buffer.copy_(value)
@@ -127,7 +128,7 @@ def _spectrum(
 
 
 class _DirectionAndScale(nn.Module):
-    """g v / |v|, of scales and directions that are laid out as torch's `weight_norm` has them."""
+    """Compute g v / |v| from scales g and directions v, in the layout of torch's `weight_norm`."""
 
     def forward(self, scales: Tensor, directions: Tensor) -> Tensor:
         fan_in = [dimension for dimension, size in enumerate(scales.shape) if size == 1]
@@ -137,29 +138,29 @@ class _DirectionAndScale(nn.Module):
 
 @contextmanager
 def _twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Compute normalised weights by operations whose second derivatives are right.
+    """Compute normalised weights by operations with correct second derivatives.
 
-    Those of torch's own are not: what it differentiates again takes the norms as constants, seen in torch 2.13
-    (`gradgradcheck` of `torch._weight_norm`). Where that passes, this can go.
+    The backward of torch's own operation, when differentiated, treats the norms as constants, as seen in torch 2.13
+    (`gradgradcheck` of `torch._weight_norm`). Once that passes, this function is not needed.
     """
     lists: list[Any] = [each for each in model.modules() if isinstance(each, parametrize.ParametrizationList)]
-    kept = [(each, each[0]) for each in lists if hasattr(each, "original1")]
+    originals = [(each, each[0]) for each in lists if hasattr(each, "original1")]
     try:
-        for each, _ in kept:
+        for each, _ in originals:
             each[0] = _DirectionAndScale()
         yield
     finally:
-        for each, own in kept:
-            each[0] = own
+        for each, original in originals:
+            each[0] = original
 
 
-def _of_weights(
+def _weight_eigenvalues(
     model: nn.Module, inputs: Tensor, labels: Tensor, parametrized: list[nn.Module], top: int, tolerance: float
 ) -> list[float]:
-    """The largest eigenvalues with respect to the weights that parametrizations compute, and all other parameters."""
+    """Return the largest eigenvalues with respect to the parametrised weights and all other parameters."""
     lists: list[Any] = [module.parametrizations for module in parametrized]
     proxies = {id(proxy) for each in lists for proxy in each.parameters()}
-    with parametrize.cached():  # the forward pass then takes the tensors that are differentiated by
+    with parametrize.cached():  # the forward pass then uses the very tensors whose gradients are taken
         weights = [getattr(module, name) for module, each in zip(parametrized, lists, strict=True) for name in each]
         others = [each for each in model.parameters() if each.requires_grad and id(each) not in proxies]
         loss = nn.functional.cross_entropy(model(inputs), labels)
@@ -169,7 +170,7 @@ def _of_weights(
 
 
 def _derivatives(loss: Tensor, variables: list[Any]) -> tuple[tuple[Tensor, ...], Callable[[Tensor], Tensor]]:
-    """The gradients of a loss, and what multiplies a vector by its Hessian."""
+    """Return the gradients of a loss, and a function that multiplies a vector by its Hessian."""
     gradients = torch.autograd.grad(loss, variables, create_graph=True)
 
     def product(vector: Tensor) -> Tensor:
@@ -183,12 +184,15 @@ def _derivatives(loss: Tensor, variables: list[Any]) -> tuple[tuple[Tensor, ...]
 def largest(
     product: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype, top: int, tolerance: float
 ) -> list[float]:
-    """The largest eigenvalues of a symmetric operator, largest first, by Lanczos iterations from a fixed start."""
+    """Return the largest eigenvalues of a symmetric operator, in descending order, by Lanczos iterations.
+
+    The start vector is fixed. Fewer eigenvalues are returned if not all converge.
+    """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # takes a second to import
 
     def multiply(vector: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = product(torch.from_numpy(vector.reshape(-1).copy()).to(dtype)).numpy()
-        return found
+        result: np.ndarray[Any, Any] = product(torch.from_numpy(vector.reshape(-1).copy()).to(dtype)).numpy()
+        return result
 
     kind = np.float64 if dtype == torch.float64 else np.float32
     operator = LinearOperator((size, size), matvec=multiply, dtype=kind)
@@ -196,7 +200,7 @@ def largest(
     try:
         values = eigsh(operator, top, which="LA", v0=start, tol=tolerance, maxiter=50, return_eigenvectors=False)
     except ArpackNoConvergence as error:
-        values = error.eigenvalues  # those that were found to the tolerance
+        values = error.eigenvalues  # those that have converged
     return sorted(map(float, values), reverse=True)
 
 
@@ -207,7 +211,7 @@ def _pieces(vector: Tensor, parameters: list[Any]) -> list[Tensor]:
 
 
 def _tangent(vector: Tensor, parameters: list[nn.Parameter], weights: Any) -> Tensor:
-    """Remove from a direction in all parameters what is along the projected weights, equation (7)."""
+    """Remove the components along the projected weights from a direction in parameter space, equation (7)."""
     pieces = dict(zip(map(id, parameters), _pieces(vector, parameters), strict=True))
     for weight in weights:
         piece = pieces[id(weight.tensor)]

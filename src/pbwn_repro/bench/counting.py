@@ -1,6 +1,6 @@
-"""Counting what a call asks of a device: kernels, bytes moved, bytes allocated. Nothing is timed, and no GPU is needed.
+"""Counting the kernels, bytes moved and bytes allocated by a call, without timing and without a GPU.
 
-With fake tensors on the device cuda, a look at a value raises: a call that passes waits for nothing.
+With fake tensors on the device cuda, reading a value raises: a call that succeeds never waits for the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WITHOUT_KERNEL = ("aten.empty", "aten.new_empty", "aten.detach")
 
 @dataclass
 class Counts:
-    """Operations by name, bytes that they read and write, and the largest tensor that one of them made."""
+    """The names of operations, the bytes that they read and write, and the size of the largest tensor allocated."""
 
     operations: list[str] = field(default_factory=list)
     bytes_moved: int = 0
@@ -32,21 +32,21 @@ class Counts:
 
 
 class Counting(TorchDispatchMode):
-    """Counts the operations of a call that launch a kernel, which views do not."""
+    """A mode that counts operations that launch a kernel, which views do not."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Start at zero."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts = Counts()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do what was asked for, and count it."""
+        """Execute the operation and count it."""
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
         name, read = str(function), {key: value for key, value in kwargs.items() if key != "out"}
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         inputs = [leaf for leaf in tree_leaves((args, read)) if isinstance(leaf, Tensor)]
-        inputs = inputs[1:] if name.startswith("aten.copy_") else inputs  # what is written is not read
+        inputs = inputs[1:] if name.startswith("aten.copy_") else inputs  # the target of a copy is not read
         if function.is_view or not outputs:
             return result
         if not any(argument.alias_info and argument.alias_info.is_write for argument in function._schema.arguments):
@@ -60,22 +60,23 @@ class Counting(TorchDispatchMode):
 
 
 class FakeCopies(TorchFunctionMode):
-    """Copies between fake tensors on a GPU, which fail without one, are another operation that moves as many bytes."""
+    """A mode that replaces copies, which fail for fake CUDA tensors without a GPU, by one that moves as many bytes."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do what was asked for, or its like."""
+        """Execute the function, or the replacement of a copy."""
         if function is Tensor.copy_:
             return torch.neg(args[1], out=args[0])
         return function(*args, **(kwargs or {}))
 
 
-def counted(weights: Sequence[ConstrainedWeight], call: Callable[[Sequence[ConstrainedWeight]], Any]) -> Counts:
-    """What a call asks of a GPU that has weights of these shapes, strides, dtypes and axes.
+def count(weights: Sequence[ConstrainedWeight], prepare: Callable[[Sequence[ConstrainedWeight]], Any]) -> Counts:
+    """Count what a function does on a GPU with weights of these shapes, strides, dtypes and axes.
 
-    `call` is given such weights, and returns what is counted at its second run: the first makes plans and views.
+    `prepare` receives such weights and returns the function. Its second call is counted: the first makes plans and
+    views.
     """
     with FakeTensorMode(), FakeCopies():
-        run = call([_on_gpu(weight) for weight in weights])
+        run = prepare([_on_gpu(weight) for weight in weights])
         run()
         with Counting() as counting:
             run()
@@ -93,8 +94,11 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _copied(one: Tensor, reduced: Tensor) -> int:
-    """What a reduction to a wider dtype writes and reads again: it copies its input, but not half precision on CUDA."""
-    if reduced.dtype.itemsize <= one.dtype.itemsize or (one.dtype in _HALF and reduced.dtype == torch.float32):
+def _copied(tensor: Tensor, reduced: Tensor) -> int:
+    """Return the bytes of the copy that a reduction to a wider dtype writes and reads again.
+
+    On CUDA, half precision is reduced to float32 without a copy.
+    """
+    if reduced.dtype.itemsize <= tensor.dtype.itemsize or (tensor.dtype in _HALF and reduced.dtype == torch.float32):
         return 0
-    return 2 * one.numel() * reduced.element_size()
+    return 2 * tensor.numel() * reduced.element_size()

@@ -17,24 +17,24 @@ The result:
 
     x_squared, best_product      E[x^2], and the product w1 w2 of all minima
     start                        [w1, w2], the point of equal magnitude that alpha scales, away from the minima
-    surfaces                     equal, scaled, projected in turn; each
+    surfaces                     equal, scaled and projected, in this order; each
         name, title, alpha
         w1, w2                   the grid's coordinates
         loss                     rows follow w2, columns w1
-        minima                   points [w1, w2] on the curve of minima, inside of the grid
-    alpha                        the values that all following lists go with
-    general                      at (alpha w1, w2 / alpha), a point that is no minimum
+        minima                   points [w1, w2] on the curve of minima, within the grid
+    alpha                        the values to which the entries of all following lists belong
+    general                      at (alpha w1, w2 / alpha), which is not a minimum
         condition                {analytic, measured}: the Hessian's condition number
         gradient_ratio           |dL/dw2| / |dL/dw1|
     minimum                      at the minimum (alpha m, m / alpha)
         condition                null throughout: the Hessian is singular along the curve of minima
-        largest_eigenvalue       {analytic, measured}: the steps of gradient descent have to stay below 2 / this
+        largest_eigenvalue       {analytic, measured}: the step size of gradient descent must stay below 2 / this
         curvature_ratio          {analytic, measured}: of the curvatures along w2 and along w1
     projected                    the same starting point after `pbwn.project_`: w1 is a sign, w2 is free, w2 / alpha
         condition                {analytic, measured}: of the directions in which the loss still changes
         largest_eigenvalue       {analytic, measured}
-        directions_left          how many these are: 1 of 2 (with the output constrained too, none would be left)
-    largest_difference           between analytic and measured, relative, over all of the above
+        directions_left          the number of these: 1 of 2 (none if the output weight were constrained too)
+    largest_difference           the largest relative difference between analytic and measured values above
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from torch.func import grad, hessian
 import pbwn
 from pbwn_repro.bench.parts import Parts, Progress
 
-ROUNDING = 1e-12  # an eigenvalue that is smaller than this share of the largest one is 0 but for rounding
+ROUNDING = 1e-12  # an eigenvalue below this share of the largest one is 0 up to rounding
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What the loss's derivatives need to know of the data: E[x^2] and E[x t]."""
+    """The moments of the data that determine the loss's derivatives: E[x^2] and E[x t]."""
 
     xx: float
     xt: float
 
     @classmethod
     def of(cls, x: Tensor, t: Tensor) -> Moments:
-        """The moments of a sample."""
+        """Compute the moments of a sample."""
         return cls(x.square().mean().item(), (x * t).mean().item())
 
     @property
@@ -72,27 +72,27 @@ class Moments:
         return self.xt / self.xx
 
     def eigenvalues(self, w1: float, w2: float) -> tuple[float, float]:
-        """The Hessian's eigenvalues in closed form, the smaller one first."""
+        """Return the Hessian's eigenvalues in closed form, the smaller one first."""
         product = w1 * w2
         residual = self.xx * product - self.xt
         trace = self.xx * (w1**2 + w2**2)
         determinant = -residual * (2 * self.xx * product + residual)
         larger = (trace + math.sqrt(trace**2 - 4 * determinant)) / 2
-        return determinant / larger, larger  # subtracting instead would lose the smaller one's digits
+        return determinant / larger, larger  # a subtraction would lose the digits of the smaller one
 
 
 def loss(weights: Tensor, x: Tensor, t: Tensor) -> Tensor:
-    """The loss as the data give it; `weights` holds w1 and w2."""
+    """Return the loss on the data; `weights` holds w1 and w2."""
     return (weights[1] * weights[0] * x - t).square().mean() / 2
 
 
 def projected_loss(weights: Tensor, x: Tensor, t: Tensor) -> Tensor:
-    """The loss after the hidden unit's incoming weight was divided by its norm."""
+    """Return the loss with the hidden unit's incoming weight divided by its norm."""
     return loss(torch.stack([weights[0] / weights[0].abs(), weights[1]]), x, t)
 
 
 def condition(eigenvalues: tuple[float, float]) -> float | None:
-    """The largest over the smallest eigenvalue in absolute terms; None where the smallest is 0."""
+    """Return the condition number, the ratio of the absolute eigenvalues; None if the smaller one is 0."""
     smallest, largest = sorted(map(abs, eigenvalues))
     return largest / smallest if smallest > ROUNDING * largest else None
 
@@ -101,10 +101,10 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def landscape(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
-    """Draw the surfaces and compute the condition numbers.
+    """Compute the surfaces and the condition numbers.
 
-    Options: `start` (the common magnitude of both weights), `surface_alpha`, `half_width`, `points` (of a surface's
-    side), `largest_alpha`, `alphas` (how many).
+    Options: `start` (the common magnitude of both weights), `surface_alpha`, `half_width`, `points` (along each side of
+    a surface), `largest_alpha`, `alphas` (their number).
     """
     x = torch.linspace(-1.5, 1.5, 61, dtype=torch.float64)
     t = x.clone()  # the best model is y = x
@@ -157,20 +157,20 @@ def _minimum(points: list[tuple[float, float]], x: Tensor, t: Tensor, moments: M
 
 
 def _projected(points: list[tuple[float, float]], x: Tensor, t: Tensor, moments: Moments) -> dict[str, Any]:
-    """What the projection leaves: the loss does not depend on the norm of w1, and its curvature along w2 is s."""
-    left = []
+    """Measure the projected points: the loss does not depend on the norm of w1, and its curvature along w2 is s."""
+    nonzero = []
     for point in points:
         eigenvalues = _eigenvalues(projected_loss, _project(point), x, t)
-        left.append([value for value in eigenvalues if abs(value) > ROUNDING * max(map(abs, eigenvalues))])
+        nonzero.append([value for value in eigenvalues if abs(value) > ROUNDING * max(map(abs, eigenvalues))])
     return {
-        "condition": {"analytic": [1.0 for _ in points], "measured": [max(each) / min(each) for each in left]},
-        "largest_eigenvalue": {"analytic": [moments.xx for _ in points], "measured": [max(each) for each in left]},
-        "directions_left": [len(each) for each in left],
+        "condition": {"analytic": [1.0 for _ in points], "measured": [max(each) / min(each) for each in nonzero]},
+        "largest_eigenvalue": {"analytic": [moments.xx for _ in points], "measured": [max(each) for each in nonzero]},
+        "directions_left": [len(each) for each in nonzero],
     }
 
 
 def _project(point: tuple[float, float]) -> tuple[float, float]:
-    """The weights after the library's own projection: the hidden unit's has norm 1, the output's is left alone."""
+    """Return the weights after the library's projection: the hidden unit's has norm 1, the output's is unchanged."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
     with torch.no_grad():
         for weight, value in zip(model.parameters(), point, strict=True):
@@ -194,44 +194,52 @@ def _surfaces(options: Mapping[str, Any], x: Tensor, t: Tensor, moments: Moments
 
 
 def _surface(
-    name: str, title: str, alpha: float, of: Loss, centre: tuple[float, float], offsets: Tensor, x: Tensor, t: Tensor
+    name: str,
+    title: str,
+    alpha: float,
+    function: Loss,
+    centre: tuple[float, float],
+    offsets: Tensor,
+    x: Tensor,
+    t: Tensor,
 ) -> dict[str, Any]:
     w1, w2 = ((offsets + middle).tolist() for middle in centre)
     best = Moments.of(x, t).best_product
-    minima = [(one, best / (one if of is loss else abs(one) / one)) for one in w1 if one]
+    minima = [(first, best / (first if function is loss else abs(first) / first)) for first in w1 if first]
     return {
         "name": name,
         "title": title,
         "alpha": alpha,
-        "w1": [_short(value) for value in w1],
-        "w2": [_short(value) for value in w2],
-        "loss": [[_short(of(_point(one, two), x, t).item()) for one in w1] for two in w2],
-        "minima": [[_short(one), _short(two)] for one, two in minima if w2[0] <= two <= w2[-1]],
+        "w1": [_rounded(value) for value in w1],
+        "w2": [_rounded(value) for value in w2],
+        "loss": [[_rounded(function(_point(first, second), x, t).item()) for first in w1] for second in w2],
+        "minima": [[_rounded(first), _rounded(second)] for first, second in minima if w2[0] <= second <= w2[-1]],
     }
 
 
-def _eigenvalues(of: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> tuple[float, float]:
-    smaller, larger = torch.linalg.eigvalsh(_hessian(of, point, x, t)).tolist()
+def _eigenvalues(function: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> tuple[float, float]:
+    smaller, larger = torch.linalg.eigvalsh(_hessian(function, point, x, t)).tolist()
     return smaller, larger
 
 
-def _hessian(of: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> Tensor:
-    found: Tensor = hessian(of)(_point(*point), x, t)
-    return found
+def _hessian(function: Loss, point: tuple[float, float], x: Tensor, t: Tensor) -> Tensor:
+    matrix: Tensor = hessian(function)(_point(*point), x, t)
+    return matrix
 
 
 def _point(w1: float, w2: float) -> Tensor:
     return torch.tensor([w1, w2], dtype=torch.float64)
 
 
-def _short(value: float) -> float:
-    """Five digits: more than can be drawn."""
+def _rounded(value: float) -> float:
+    """Round to five significant digits, more than a figure can show."""
     return float(f"{value:.5g}")
 
 
-def _differences(found: Any) -> list[float]:
-    if not isinstance(found, dict):
+def _differences(result: Any) -> list[float]:
+    """Return the relative differences of all pairs of analytic and measured values in a nested result."""
+    if not isinstance(result, dict):
         return []
-    if found.keys() == {"analytic", "measured"}:
-        return [abs(b - a) / abs(a) for a, b in zip(found["analytic"], found["measured"], strict=True)]
-    return [difference for part in found.values() for difference in _differences(part)]
+    if result.keys() == {"analytic", "measured"}:
+        return [abs(b - a) / abs(a) for a, b in zip(result["analytic"], result["measured"], strict=True)]
+    return [difference for part in result.values() for difference in _differences(part)]

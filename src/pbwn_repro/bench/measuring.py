@@ -1,11 +1,12 @@
-"""What is computed or timed in one go, without training runs: figure 1 and table 5.
+"""Measurements that are computed or timed in one go, not assembled from training runs, such as figure 1 and table 5.
 
-A measurement has a folder like a run's, and the same rule: `result.json` = done, otherwise the same call resumes.
+A measurement has a folder like that of a run, with the same rule: it is done once `result.json` exists; until then the
+same call resumes it.
 
     <out>/<artefact>/<scale>/<measurement>-<hash8>/   config.json  environment.json  parts/  result.json
 
-`config.json` is {"measurement": name, "options": {...}}; the hash is that of its canonical form. The shape of a result
-stands in the module that makes it: `landscape` for figure 1, `steps` for table 5.
+`config.json` is {"measurement": name, "options": {...}}; the hash is that of its canonical form. The format of a result
+is described in the module that computes it, such as `landscape` for figure 1 and `steps` for table 5.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pbwn_repro.bench.steps import time_cost
 from pbwn_repro.config import ConfigError, read_config
 from pbwn_repro.engine.reporting import Reporter
 from pbwn_repro.engine.signals import Interrupted, StopRequest
-from pbwn_repro.errors import listed
+from pbwn_repro.errors import suggest
 from pbwn_repro.models import recipe
 from pbwn_repro.runs.environment import environment
 from pbwn_repro.runs.estimates import Speeds
@@ -45,7 +46,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
 
 
 def folder_of(out: Path, artefact: str, scale: str, measurement: str, options: Mapping[str, Any]) -> RunFolder:
-    """The folder that a measurement has below `out`. Same options, same folder."""
+    """Return the folder of a measurement below `out`, which depends only on its options."""
     canonical = json.dumps(_config(measurement, options), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     return RunFolder(out / artefact / scale / f"{measurement}-{digest[:8]}")
@@ -58,19 +59,19 @@ def measure(
     *,
     progress: Progress = lambda done, total, doing: None,
 ) -> dict[str, Any]:
-    """Make the measurement's result, or return the one that is there.
+    """Compute a measurement's result, or return the existing one.
 
-    It may be killed at any moment, and the same call resumes with the first part that is not there yet. Times are those
-    of the threads that torch has now; have nothing else run beside.
+    The process may be killed at any moment; the same call then resumes with the first missing part. Timings use torch's
+    current number of threads and require an otherwise idle machine.
 
     Args:
-        measurement: a name of `MEASUREMENTS`.
-        options: what it is made with; plain JSON values.
-        folder: as `folder_of` gives it.
-        progress: is told how many of how many pieces are done, and what comes next; raising ends the measurement.
+        measurement: a name in `MEASUREMENTS`.
+        options: the options of the measurement, as plain JSON values.
+        folder: the folder returned by `folder_of`.
+        progress: called with the number of finished pieces, their total and the next piece; it may raise to stop.
     """
     if measurement not in MEASUREMENTS:
-        raise ValueError(f"unknown measurement {measurement!r}: {listed(measurement, MEASUREMENTS)}")
+        raise ValueError(f"unknown measurement {measurement!r}: {suggest(measurement, MEASUREMENTS)}")
     if folder.state == "done":
         return folder.read_result()
     with folder.locked():
@@ -82,12 +83,12 @@ def measure(
 
 
 def _config(measurement: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps({"measurement": measurement, "options": dict(options)}))
-    return found
+    config: dict[str, Any] = json.loads(json.dumps({"measurement": measurement, "options": dict(options)}))
+    return config
 
 
 def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
-    """Write the configuration into a new folder, or make sure that the folder holds this very one."""
+    """Write the configuration into a new folder, or check that an existing folder holds the same one."""
     if not folder.config.exists():
         write_atomically(folder.config, to_json(config))
         return
@@ -97,35 +98,35 @@ def _claim(folder: RunFolder, config: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MeasuringJob(Job):
-    """What is computed or timed in one go."""
+    """A job that computes a measurement."""
 
     measurement: str
     options: Mapping[str, Any]
 
-    def make(self, device: torch.device, reporter: Reporter) -> None:
-        """Measure; asked to stop, it ends between two pieces."""
-        begun = False
+    def run(self, device: torch.device, reporter: Reporter) -> None:
+        """Measure; a stop request takes effect between two pieces."""
+        started = False
 
-        def tell(done: int, total: int, doing: str) -> None:
-            nonlocal begun
+        def progress(done: int, total: int, doing: str) -> None:
+            nonlocal started
             if stop.requested:
                 raise Interrupted(f"stopped in {self.path}; run the same command to resume")
-            if not begun:
+            if not started:
                 reporter.begin(self.title, done, total)
-                begun = True
+                started = True
             reporter.step(done, 0.0, 0.0, 0.0)
 
         with StopRequest() as stop:
             try:
-                measure(self.measurement, self.options, RunFolder(self.path), progress=tell)
+                measure(self.measurement, self.options, RunFolder(self.path), progress=progress)
             finally:
                 reporter.end()
 
 
 def measuring_flops(measurement: str, options: Mapping[str, Any], speeds: Speeds) -> float:
-    """How much work a measurement is, where that is much: a step of each method and network in every round, or runs."""
+    """Return the floating-point operations of the expensive measurements, and 0 for the others."""
     if measurement == "conditioning":
-        return _visiting_flops(options, speeds)
+        return _conditioning_flops(options, speeds)
     flops = 0.0
     for name in options["networks"] if measurement == "time-cost" else ():
         fields = recipe(name)
@@ -135,8 +136,8 @@ def measuring_flops(measurement: str, options: Mapping[str, Any], speeds: Speeds
     return flops
 
 
-def _visiting_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
-    """Runs of each network, and products with the Hessian at each moment: about 75, of four training steps each."""
+def _conditioning_flops(options: Mapping[str, Any], speeds: Speeds) -> float:
+    """Count the training runs, and at each moment about 75 products with the Hessian of four training steps each."""
     flops, count = 0.0, options["seeds"] * len(options["methods"])
     for name, overrides in options["networks"].items():
         fields, _ = complete({**overrides, "model": name, "method": "normal"})

@@ -1,4 +1,4 @@
-"""The parts of a measurement that are done already, a file each."""
+"""Finished parts of a measurement, saved in a file each so that an interrupted measurement can resume."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pbwn_repro.runs.folder import to_json, write_atomically
 
 
 class Progress(Protocol):
-    """Who wants to know how a measurement is doing."""
+    """A callback for the progress of a measurement."""
 
     def __call__(self, done: int, total: int, doing: str) -> None:
-        """So many of so many pieces are done; `doing` is what comes next."""
+        """Called when `done` of `total` pieces are finished; `doing` names the next one."""
 
 
 class Parts:
-    """What a measurement has put aside; a part is there whole or not at all."""
+    """The saved parts of a measurement; each is written atomically."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is made or read yet."""
+        """Set the folder; it is created with the first part."""
         self._folder = folder
 
-    def kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A part that was put aside, or else a new one, which is put aside now."""
+    def load_or_make(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a saved part; if there is none, make and save it."""
         path = self._folder / f"{name}.json"
         with suppress(FileNotFoundError, ValueError):  # a damaged part is measured again
-            found: dict[str, Any] = json.loads(path.read_text())
-            return found
+            saved: dict[str, Any] = json.loads(path.read_text())
+            return saved
         part = make()
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(part))

@@ -1,6 +1,6 @@
-"""The projection by itself: the weights that are timed, the ways to project them, and the memory that these keep.
+"""Time and memory of the projection alone.
 
-What `per=` and `step=` cost is timed in one run with the plain projection, and counted for a GPU.
+The cost of `per=` and `step=` is timed together with the plain projection, and counted for a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import pbwn
 from pbwn.paths.batch import Backend, Batch, missing
 from pbwn.selection import ConstrainedWeight
-from pbwn_repro.bench.counting import counted
+from pbwn_repro.bench.counting import count
 from pbwn_repro.bench.timing import Times, interleaved
 from pbwn_repro.models import build, find
 
@@ -24,13 +24,13 @@ _GPT2_LAYER = ((768, 2304), (768, 768), (768, 3072), (3072, 768))
 
 
 def weights_of(network: str) -> tuple[ConstrainedWeight, ...]:
-    """The constrained weights of a network of the paper, or of GPT-2 small's twelve layers."""
+    """Return the constrained weights of a network of the paper, or of the twelve layers of GPT-2 small."""
     [weights] = constrained_in(network, "neuron")
     return weights
 
 
 def constrained_in(network: str, *per: Literal["neuron", "matrix"]) -> list[tuple[ConstrainedWeight, ...]]:
-    """The constrained weights of one model, once for each way to take their norms."""
+    """Return the constrained weights of one model, once for each value of `per`."""
     if network == GPT2_SMALL:
         model: nn.Module = nn.Sequential(*(nn.Linear(*each, bias=False) for _ in range(12) for each in _GPT2_LAYER))
         layers: Mapping[str, Any] = {"output_layer": None}
@@ -40,25 +40,25 @@ def constrained_in(network: str, *per: Literal["neuron", "matrix"]) -> list[tupl
 
 
 def stack(num_weights: int, num_layers: int) -> tuple[ConstrainedWeight, ...]:
-    """So many square layers with about so many weights in all."""
+    """Return the weights of `num_layers` square layers with about `num_weights` weights in total."""
     side = max(1, round((num_weights / num_layers) ** 0.5))
     model = nn.Sequential(*(nn.Linear(side, side, bias=False) for _ in range(num_layers)))
     return pbwn.select(model, output_layer=None).constrained
 
 
 def paths() -> list[Backend]:
-    """The paths that can be had here."""
+    """Return the paths that are available on this machine."""
     known: tuple[Backend, ...] = ("torch", "numba")
     return [path for path in known if missing(path) is None]
 
 
 def batches(weights: Sequence[ConstrainedWeight]) -> dict[Backend, Batch]:
-    """The weights as each path takes them."""
+    """Return a batch of the weights for each available path."""
     return {path: Batch(weights, pbwn.UnitNorm(), backend=path) for path in paths()}
 
 
 def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], object]]:
-    """The limit, the plain loop, the same with its views kept between calls, and every path that can be had here."""
+    """Return the memory-bandwidth limit, the plain loop, the same loop with kept views, and every available path."""
     same_bytes = torch.randn(sum(weight.tensor.numel() for weight in weights))
     tensors = [weight.tensor for weight in weights]
     rows = [tensor.detach().flatten(1) for tensor in tensors]
@@ -81,7 +81,7 @@ def projections(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], 
 
 
 def tangents(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], object]]:
-    """The plain loop of the Riemannian gradient, and every path; gradients are tangent after the first run."""
+    """Return the plain loop for the Riemannian gradient and every path; gradients are tangent after the first call."""
     tensors = [weight.tensor for weight in weights]
     for tensor in tensors:
         tensor.grad = torch.randn_like(tensor)
@@ -99,23 +99,23 @@ def tangents(weights: Sequence[ConstrainedWeight]) -> dict[str, Callable[[], obj
 
 
 def projection(network: str, seconds: float) -> dict[str, Times]:
-    """Times of the limit, the plain loop and every path."""
+    """Time the limit, the plain loops and every path."""
     return interleaved(projections(weights_of(network)), seconds=seconds)
 
 
 def riemannian(network: str, seconds: float) -> dict[str, Times]:
-    """Times of the Riemannian gradient."""
+    """Time the Riemannian gradient with the plain loop and every path."""
     return interleaved(tangents(weights_of(network)), seconds=seconds)
 
 
 def growth(num_weights: int, num_layers: int, seconds: float) -> dict[str, Any]:
-    """Times for a stack of layers with so many weights in all."""
+    """Time the projection of a stack of equal layers."""
     times = interleaved(projections(stack(num_weights, num_layers)), seconds=seconds)
     return {"weights": num_weights, "layers": num_layers, "times": times}
 
 
 def extra_memory(network: str) -> dict[Backend, dict[str, int]]:
-    """By path, the bytes of tensors that it keeps between calls, beside the weights and the neurons that there are."""
+    """Return for each path the bytes of the tensors that it keeps between calls, and the size of the weights."""
     weights = weights_of(network)
     return {path: _memory(weights, batch) for path, batch in batches(weights).items()}
 
@@ -136,19 +136,19 @@ def _memory(weights: Sequence[ConstrainedWeight], batch: Batch) -> dict[str, int
 
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
-    """The tensors that a batch holds, found by following its references; not those of the model."""
+    """Return the tensors reachable from a batch by following references, without those of the model."""
     seen: set[int] = set()
-    waiting: list[Any] = [batch]
+    pending: list[Any] = [batch]
     tensors = []
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, (type, torch.nn.Module)):
+    while pending:
+        item = pending.pop()
+        if id(item) in seen or isinstance(item, (type, nn.Module)):
             continue
-        seen.add(id(thing))
-        if isinstance(thing, Tensor):
-            tensors.append(thing)
-        elif isinstance(thing, (list, tuple, dict)) or type(thing).__module__.startswith("pbwn"):
-            waiting.extend(gc.get_referents(thing))
+        seen.add(id(item))
+        if isinstance(item, Tensor):
+            tensors.append(item)
+        elif isinstance(item, (list, tuple, dict)) or type(item).__module__.startswith("pbwn"):
+            pending.extend(gc.get_referents(item))
     return tensors
 
 
@@ -158,13 +158,15 @@ _RATE = 0.01
 
 
 def step_rules(network: str, seconds: float) -> dict[str, Any]:
-    """By rule: the times of each path, and what it asks of a GPU; with step rules, the copy that they keep included."""
+    """Return for each rule the time of each path and its cost on a GPU; both include the copy that step rules keep."""
     neurons, matrices = constrained_in(network, "neuron", "matrix")
-    found = paths()
-    candidates = {f"{path} {rule}": run for path in found for rule, run in _candidates(neurons, matrices, path).items()}
+    available = paths()
+    candidates = {
+        f"{path} {rule}": run for path in available for rule, run in _candidates(neurons, matrices, path).items()
+    }
     times = interleaved(candidates, seconds=seconds)
     return {
-        rule: {"times": {path: times[f"{path} {rule}"] for path in found}, **_asked_for(rule, neurons, matrices)}
+        rule: {"times": {path: times[f"{path} {rule}"] for path in available}, **_gpu_cost(rule, neurons, matrices)}
         for rule in RULES
     }
 
@@ -172,28 +174,28 @@ def step_rules(network: str, seconds: float) -> dict[str, Any]:
 def _candidates(
     neurons: Sequence[ConstrainedWeight], matrices: Sequence[ConstrainedWeight], path: Backend
 ) -> dict[str, Callable[[], object]]:
-    """A call for each rule; all of them work on the same weights."""
+    """Return a function for each rule; all of them work on the same weights."""
     by_neuron, by_matrix = (Batch(weights, pbwn.UnitNorm(), backend=path) for weights in (neurons, matrices))
     starts, rates = starts_of(neurons), [_RATE] * len(neurons)
     return {
         NEURON: by_neuron.project_,
         MATRIX: by_matrix.project_,
-        # The batch copies the starts, as it copies weights before a step.
+        # The batch copies the starts, as it copies the weights before a training step.
         TANGENT: lambda: by_neuron.step_(starts, None),
         ANGLE: lambda: by_neuron.step_(starts, rates),
     }
 
 
 def starts_of(weights: Sequence[ConstrainedWeight]) -> list[Tensor]:
-    """Where a step may have begun that ends at these weights: no row has an update of zero, which would cost less."""
+    """Return possible weights before a step that ends at these: no row has a zero update, which would cost less."""
     return [weight.tensor.detach() + _RATE * weight.tensor.detach().roll(1) for weight in weights]
 
 
-def _asked_for(
+def _gpu_cost(
     rule: str, neurons: Sequence[ConstrainedWeight], matrices: Sequence[ConstrainedWeight]
 ) -> dict[str, float]:
-    """Operations a weight and bytes an element on a GPU."""
-    counts = counted(
+    """Return the operations per weight and the bytes moved per element on a GPU."""
+    counts = count(
         matrices if rule == MATRIX else neurons, lambda weights: _candidates(weights, weights, "torch")[rule]
     )
     elements = sum(weight.tensor.numel() for weight in neurons)

@@ -1,22 +1,22 @@
-"""The projection inside optimizer steps and inside whole training steps, with other libraries beside it; table 5.
+"""Time of optimizer steps and whole training steps with the projection, compared with other libraries; table 5.
 
-Table 5 is what each method's training costs, beside normal training. All methods of a network take one real training
-step each in every round, in an order that changes: forward, backward, optimizer, projection. What disturbs the machine
-disturbs all of them: methods are compared within rounds. The result:
+Table 5 is the training time of each method compared with normal training. In every round, each method of a network
+takes one real training step, in random order: forward, backward, optimizer, projection. Disturbances affect all methods
+alike, so methods are compared within rounds. The result:
 
     rounds, methods
-    networks                     by name; each, put aside in `parts` as soon as it is done
-        batch_size, steps_per_epoch, epochs      those of the recipe, but for the batch size that was asked for
+    networks                     by name; each is saved in `parts` as soon as it is done
+        batch_size, steps_per_epoch, epochs      those of the recipe, except for the batch size, which is an option
         machine                  processor, cores, threads, versions, load before
         methods                  by name; each
-            seconds              of a step, a number per round; PBWN-Epoch's projection is spread over its epoch
+            seconds              of a step, one number per round; PBWN-Epoch's projection is spread over its epoch
             median, lower_quartile, upper_quartile        of these
-            projection_seconds, projection_percent        the projection's own median, and as percent of a normal step
+            projection_seconds, projection_percent        of the projection alone: median, and percent of a normal step
             percent_over_normal  {value, low, high}: the median over rounds, with its 95 % interval
-            hours                of training for the recipe's epochs, on this machine: median x steps
+            hours                of training for the recipe's epochs on this machine: median x steps
 
-The interval is the exact one for a median, whatever the distribution (order statistics). It needs six rounds: with
-fewer, low and high are null. For `normal` itself all three are 0.
+The interval of the median is exact for any distribution (order statistics). It needs six rounds: with fewer, low and
+high are null. For `normal` itself all three are 0.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ METHODS = (BASELINE, "wn", "pbwn", "pbwn-riem", "pbwn-epoch")
 
 
 def optimizer_steps(network: str, seconds: float) -> dict[str, Times]:
-    """Times of `optimizer.step()` alone, by method; geoopt's RiemannianSGD beside ours where it is installed."""
+    """Time `optimizer.step()` alone for each method, and for geoopt's RiemannianSGD if it is installed."""
     steps = {name: _stepper(network, name) for name in METHODS if name != "pbwn-epoch"}
     if find_spec("geoopt") is not None:
         steps["geoopt"] = _geoopt_stepper(network)
-    return interleaved(steps, seconds=seconds, least=3)
+    return interleaved(steps, seconds=seconds, min_rounds=3)
 
 
 class TrainingStep:
-    """One training step of a method, and how long its projection took inside it.
+    """A training step of a method that times itself and the projection inside it.
 
-    Hooks that are registered before and after the projection's own are called before and after it: the time between
-    the two is the projection's.
+    Hooks registered before and after those of the projection are called before and after them: the time in between is
+    that of the projection.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class TrainingStep:
         self._model.to(memory_format=layout)  # type: ignore[call-overload]
         settings = config.SGD.model_validate(find(network).recipe["optimizer"])
         self._optimizer = chosen.optimizer(self._model, settings, layers)
-        self._inside = 0.0
-        self._watch(-1)
+        self._projection_seconds = 0.0
+        self._add_timing_hooks(-1)
         initial = find(network).projects_initially(name)
         self._projection = chosen.attach(self._model, self._optimizer, layers, initial=initial)
-        self._watch(+1)
+        self._add_timing_hooks(+1)
         self._method = chosen
         channels = inspect.signature(find(network).family.constructor).parameters["in_channels"].default
         self._images = torch.randn(batch_size, channels, 32, 32).contiguous(memory_format=layout)
         self._labels = torch.randint(0, 10, (batch_size,))
 
     def __call__(self) -> tuple[float, float]:
-        """Take a step; the seconds of all of it, and those of the projection."""
-        self._inside = 0.0
+        """Take a step and return its seconds, and those of the projection."""
+        self._projection_seconds = 0.0
         start = time.perf_counter()
         self._optimizer.zero_grad()
         functional.cross_entropy(self._model(self._images), self._labels).backward()
@@ -94,49 +94,51 @@ class TrainingStep:
         if self._method.projects_after_each_epoch:
             start = time.perf_counter()
             self._method.after_epoch(self._projection)
-            self._inside = time.perf_counter() - start
-        return whole, self._inside
+            self._projection_seconds = time.perf_counter() - start
+        return whole, self._projection_seconds
 
-    def _watch(self, sign: int) -> None:
-        def note(*_: Any) -> None:
-            self._inside += sign * time.perf_counter()
+    def _add_timing_hooks(self, sign: int) -> None:
+        def add_time(*_: Any) -> None:
+            self._projection_seconds += sign * time.perf_counter()
 
-        self._optimizer.register_step_pre_hook(note)
-        self._optimizer.register_step_post_hook(note)
+        self._optimizer.register_step_pre_hook(add_time)
+        self._optimizer.register_step_post_hook(add_time)
 
 
 def timed_rounds(
-    steps: Mapping[str, Callable[[], tuple[float, float]]], rounds: int, tell: Callable[[int], None] = lambda done: None
+    steps: Mapping[str, Callable[[], tuple[float, float]]],
+    rounds: int,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, list[tuple[float, float]]]:
-    """What each took in so many rounds, after one that compiles and allocates; `tell` hears each round's number."""
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    for number, turn in enumerate(islice(in_turns(steps), rounds + 1)):
-        tell(number)
+    """Return the times of each step in every round, after a warm-up round; `progress` receives each round's number."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    for number, results in enumerate(islice(in_turns(steps), rounds + 1)):
+        progress(number)
         if number:
-            for name, times in turn.items():
-                taken[name].append(times)
-    return taken
+            for name, pair in results.items():
+                times[name].append(pair)
+    return times
 
 
 def training_steps(network: str, *, batch_size: int, rounds: int, steps_per_epoch: int) -> dict[str, dict[str, Any]]:
-    """Whole steps by method: seconds, the projection's own seconds, and those as percent of a normal step."""
-    taken = timed_rounds({name: TrainingStep(network, name, batch_size) for name in METHODS}, rounds)
-    normal = Times.of([whole for whole, _ in taken[BASELINE]]).median
-    found = {}
-    for name, pairs in taken.items():
-        inside = Times.of(_inside(name, pairs, steps_per_epoch))
-        found[name] = {
+    """Time whole steps by method, and their projection, also as percent of a normal step."""
+    times = timed_rounds({name: TrainingStep(network, name, batch_size) for name in METHODS}, rounds)
+    normal = Times.of([whole for whole, _ in times[BASELINE]]).median
+    results = {}
+    for name, pairs in times.items():
+        projection = Times.of(_projection_seconds(name, pairs, steps_per_epoch))
+        results[name] = {
             "step": Times.of([whole for whole, _ in pairs]),
-            "projection": inside,
-            "projection, % of a normal step": 100 * inside.median / normal,
+            "projection": projection,
+            "projection, % of a normal step": 100 * projection.median / normal,
         }
-    return found
+    return results
 
 
-def _inside(name: str, pairs: list[tuple[float, float]], steps_per_epoch: int) -> list[float]:
-    """The projection's seconds by round; one after each epoch is spread over the steps of that epoch."""
-    spread = steps_per_epoch if method(name).projects_after_each_epoch else 1
-    return [own / spread for _, own in pairs]
+def _projection_seconds(name: str, pairs: list[tuple[float, float]], steps_per_epoch: int) -> list[float]:
+    """Return the projection's seconds per step by round; a projection after each epoch is spread over its steps."""
+    steps = steps_per_epoch if method(name).projects_after_each_epoch else 1
+    return [seconds / steps for _, seconds in pairs]
 
 
 def _with_gradients(optimizer: Optimizer) -> None:
@@ -167,10 +169,10 @@ def _geoopt_stepper(network: str) -> Callable[[], object]:
 
 
 def time_cost(options: Mapping[str, Any], parts: Parts, progress: Progress) -> dict[str, Any]:
-    """Time the methods on each network in turn; networks that were put aside are not timed again.
+    """Time the methods on each network in turn; networks with saved parts are not timed again.
 
-    Options: `networks`, `methods` (with `normal`), `batch_sizes` (by network), `rounds`; `left_out`, by network, are
-    methods that do not work there.
+    Options: `networks`, `methods` (with `normal`), `batch_sizes` (by network), `rounds`, and optionally `left_out`: the
+    methods that do not work on a network, by network.
     """
     networks, rounds = options["networks"], options["rounds"]
     if BASELINE not in options["methods"]:
@@ -179,60 +181,62 @@ def time_cost(options: Mapping[str, Any], parts: Parts, progress: Progress) -> d
         )
     keep_freed_memory()  # as every training run does
     total = len(networks) * (rounds + 1)
-    found = {}
+    results = {}
     for number, network in enumerate(networks):
         before = number * (rounds + 1)
         progress(before, total, network)
 
-        def tell(done: int, name: str = network, before: int = before) -> None:
+        def round_progress(done: int, name: str = network, before: int = before) -> None:
             progress(before + done, total, name)
 
         left_out = options.get("left_out", {}).get(network, ())
         names = [name for name in options["methods"] if name not in left_out]
-        make = partial(_network, network, names, options["batch_sizes"][network], rounds, tell)
-        found[network] = parts.kept(network, make)
+        make = partial(_time_network, network, names, options["batch_sizes"][network], rounds, round_progress)
+        results[network] = parts.load_or_make(network, make)
     progress(total, total, "done")
-    return {"rounds": rounds, "methods": list(options["methods"]), "networks": found}
+    return {"rounds": rounds, "methods": list(options["methods"]), "networks": results}
 
 
-def _network(network: str, names: list[str], batch_size: int, rounds: int, tell: Any) -> dict[str, Any]:
-    surroundings = machine()
+def _time_network(
+    network: str, names: list[str], batch_size: int, rounds: int, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    machine_before = machine()
     torch.manual_seed(0)
     steps = {name: TrainingStep(network, name, batch_size, layout=torch.channels_last) for name in names}
-    taken = timed_rounds(steps, rounds, tell)
+    times = timed_rounds(steps, rounds, progress)
     steps_per_epoch = EPOCH_IMAGES // batch_size
     epochs = recipe(network)["epochs"]
     return {
         "batch_size": batch_size,
         "steps_per_epoch": steps_per_epoch,
         "epochs": epochs,
-        "machine": surroundings,
-        "methods": summed_up(taken, steps_per_epoch, epochs),
+        "machine": machine_before,
+        "methods": summarise(times, steps_per_epoch, epochs),
     }
 
 
-def summed_up(taken: Mapping[str, list[tuple[float, float]]], steps_per_epoch: int, epochs: int) -> dict[str, Any]:
-    """What the rounds say of each method; a round is the seconds of a step and those of the projection.
+def summarise(times: Mapping[str, list[tuple[float, float]]], steps_per_epoch: int, epochs: int) -> dict[str, Any]:
+    """Summarise the rounds of each method, given the seconds of a step and of the projection in each round.
 
-    A projection after each epoch stands beside its step, not in it, and is spread over the epoch's steps.
+    The time of a step does not include a projection after each epoch, which is added here, spread over the epoch.
     """
-    whole, inside = {}, {}
-    for name, pairs in taken.items():
-        inside[name] = _inside(name, pairs, steps_per_epoch)
-        beside = inside[name] if method(name).projects_after_each_epoch else [0.0] * len(pairs)
-        whole[name] = [step + own for (step, _), own in zip(pairs, beside, strict=True)]
+    whole, projection = {}, {}
+    for name, pairs in times.items():
+        projection[name] = _projection_seconds(name, pairs, steps_per_epoch)
+        added = projection[name] if method(name).projects_after_each_epoch else [0.0] * len(pairs)
+        whole[name] = [step + extra for (step, _), extra in zip(pairs, added, strict=True)]
     normal = Times.of(whole[BASELINE]).median
-    found = {}
+    results = {}
     for name, seconds in whole.items():
-        times = Times.of(seconds)
-        percent = [100 * (mine / theirs - 1) for mine, theirs in zip(seconds, whole[BASELINE], strict=True)]
-        projection = Times.of(inside[name]).median if method(name).constraint is not None else 0.0
-        found[name] = {
+        summary = Times.of(seconds)
+        percent = [100 * (own / base - 1) for own, base in zip(seconds, whole[BASELINE], strict=True)]
+        projection_seconds = Times.of(projection[name]).median if method(name).constraint is not None else 0.0
+        results[name] = {
             "seconds": seconds,
-            **{key: value for key, value in asdict(times).items() if key != "runs"},
-            "projection_seconds": projection,
-            "projection_percent": 100 * projection / normal,
+            **{key: value for key, value in asdict(summary).items() if key != "runs"},
+            "projection_seconds": projection_seconds,
+            "projection_percent": 100 * projection_seconds / normal,
             "percent_over_normal": median_with_interval(percent),
-            "hours": times.median * steps_per_epoch * epochs / 3600,
+            "hours": summary.median * steps_per_epoch * epochs / 3600,
         }
-    return found
+    return results

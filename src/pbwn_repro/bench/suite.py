@@ -1,4 +1,4 @@
-"""One run of all measurements: what is measured how long, and the one dictionary that holds the results."""
+"""The measurements of `pbwn bench`: their parts and extent, and the dictionary of their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pbwn_repro.bench.projection import GPT2_SMALL
 from pbwn_repro.bench.timing import machine
 from pbwn_repro.models import recipe
 
-# What a user asks first comes first.
+# In order of interest to users.
 PARTS = ("training", "projection", "riemannian", "step-rules", "optimizer", "growth", "memory")
 
 
@@ -42,34 +42,40 @@ QUICK = Extent(
 
 
 def is_measured(part: str, network: str) -> bool:
-    """Whether a part has a network: whole steps take one on colour images of 32 x 32. ValueError if unknown."""
-    if network == GPT2_SMALL:  # its shapes alone
+    """Whether a part measures a network; whole steps need one on 32 x 32 colour images.
+
+    Raises ValueError if the network is unknown.
+    """
+    if network == GPT2_SMALL:  # only its weight shapes are available
         return part not in ("optimizer", "training")
     models.find(network)
     return part != "training" or recipe(network)["data"]["name"] in ("cifar10", "svhn")
 
 
 def measure(
-    extent: Extent, parts: tuple[str, ...] = PARTS, tell: Callable[[str], None] = lambda _: None
+    extent: Extent, parts: tuple[str, ...] = PARTS, progress: Callable[[str], None] = lambda label: None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measure these parts; after each step, its part and all results so far. `tell` hears what begins."""
+    """Measure the parts, and yield after each step its part and all results so far.
+
+    `progress` is called with the label of each step before it starts.
+    """
     results: dict[str, Any] = {"machine": machine(), "batch size": extent.batch_size}
     for part in parts:
         results[part] = {}
         for label, run in _steps(part, extent).items():
-            tell(f"{part}, {label}")
+            progress(f"{part}, {label}")
             results[part][label] = _plain(run())
             yield part, results
 
 
 def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
-    """What a part is measured on, one after the other."""
+    """Return the measurements of a part by label, in order."""
     if part == "growth":
         return {
             f"{weights:,} weights in {layers:,} layers": partial(projection.growth, weights, layers, extent.seconds / 2)
             for weights, layers in extent.sizes
         }
-    of_network: dict[str, Callable[[str], Any]] = {
+    measurements: dict[str, Callable[[str], Any]] = {
         "projection": partial(projection.projection, seconds=extent.seconds),
         "riemannian": partial(projection.riemannian, seconds=extent.seconds),
         "step-rules": partial(projection.step_rules, seconds=extent.seconds),
@@ -82,9 +88,9 @@ def _steps(part: str, extent: Extent) -> dict[str, Callable[[], Any]]:
         ),
         "memory": projection.extra_memory,
     }
-    return {network: partial(of_network[part], network) for network in extent.networks if is_measured(part, network)}
+    return {network: partial(measurements[part], network) for network in extent.networks if is_measured(part, network)}
 
 
 def _plain(value: Any) -> Any:
-    """The same as dictionaries, lists and numbers alone, as a JSON file holds them."""
+    """Convert a result, with its dataclasses, to plain JSON values."""
     return json.loads(json.dumps(value, default=asdict))

@@ -1,4 +1,4 @@
-"""Times that can be compared on a machine that is never quite quiet: interleaved, medians, with their spread."""
+"""Timings that stay comparable on a noisy machine: interleaved runs, with their median and spread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import torch
 
 from pbwn_repro.runs.environment import processor, version_of
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds that one thing took, over many runs: the median and the middle half."""
+    """Median and quartiles of repeated timings, in seconds."""
 
     median: float
     lower_quartile: float
@@ -31,31 +31,31 @@ class Times:
 
     @classmethod
     def of(cls, seconds: list[float]) -> Times:
-        """Sum up single runs."""
+        """Summarise the seconds of single runs."""
         quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
         return cls(statistics.median(seconds), quartiles[0], quartiles[2], len(seconds))
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], object]], *, seconds: float, least: int = 5, most: int = 2000
+    candidates: Mapping[str, Callable[[], object]], *, seconds: float, min_rounds: int = 5, max_rounds: int = 2000
 ) -> dict[str, Times]:
-    """Run all candidates in turn, in an order that changes each round, for about so many seconds.
+    """Time all candidates in turn, in a new random order each round, for about the given number of seconds.
 
-    What disturbs the machine disturbs all of them alike, and no candidate always finds the caches as one other left
-    them: their ratios are worth more than any single time.
+    Disturbances affect all candidates alike, and none always finds the caches as the same other one left them, so their
+    ratios are more reliable than the single times.
     """
     for candidate in candidates.values():
         candidate()  # compiles, allocates, builds plans
     rounds: list[dict[str, float]] = []
     turns = in_turns({name: partial(_seconds_of, candidate) for name, candidate in candidates.items()})
     end = time.perf_counter() + seconds
-    while len(rounds) < least or (time.perf_counter() < end and len(rounds) < most):
+    while len(rounds) < min_rounds or (time.perf_counter() < end and len(rounds) < max_rounds):
         rounds.append(next(turns))
-    return {name: Times.of([taken[name] for taken in rounds]) for name in candidates}
+    return {name: Times.of([times[name] for times in rounds]) for name in candidates}
 
 
-def in_turns(candidates: Mapping[str, Callable[[], Found]]) -> Iterator[dict[str, Found]]:
-    """Call each candidate once a round, in an order that changes each round, for as many rounds as are asked for."""
+def in_turns(candidates: Mapping[str, Callable[[], Result]]) -> Iterator[dict[str, Result]]:
+    """Yield the results of one round after another: each calls all candidates once, in a new random order."""
     order = list(candidates)
     shuffle = random.Random(0).shuffle
     while True:
@@ -70,7 +70,7 @@ def _seconds_of(candidate: Callable[[], object]) -> float:
 
 
 def machine() -> dict[str, str | int | float | None]:
-    """What a reader needs to judge the times: processor, cores, threads, versions, and how busy it was."""
+    """Describe the machine that the times depend on: processor, cores, threads, load and versions."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -83,7 +83,7 @@ def machine() -> dict[str, str | int | float | None]:
 
 
 def median_with_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str, float | None]:
-    """The median, and the exact interval from order statistics; None where there are too few values for one.
+    """Return the median and its exact confidence interval from order statistics; None where there are too few values.
 
     >>> median_with_interval([3.0, 1.0, 2.0, 5.0, 4.0, 6.0])
     {'value': 3.5, 'low': 1.0, 'high': 6.0}

@@ -1,6 +1,6 @@
 """`pbwn bench`: what the projection costs on this machine.
 
-A table for each part, and a figure of each path as a multiple of the memory's speed.
+It prints a table for each part and draws the time of each path as a multiple of the memory-bandwidth limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from pbwn_repro.commands import announce
 from pbwn_repro.commands.names import completing, networks
-from pbwn_repro.errors import UsageError, listed
+from pbwn_repro.errors import UsageError, suggest
 
 
 def bench(
@@ -39,18 +39,18 @@ def bench(
             metavar="NAME", help="Only this model; may be repeated.", autocompletion=completing(also=networks)
         ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", min=2, help="Images in a training step.")] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training steps of each method.")] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", min=2, help="Batch size of a training step.")] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="Training steps per method.")] = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.01, help="How long each comparison runs.")
+        float | None, typer.Option(metavar="SECONDS", min=0.01, help="Duration of each comparison.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where bench.json and bench.png go.")] = Path("bench"),
-    quick: Annotated[bool, typer.Option("--quick", help="Less than a minute: a first impression.")] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for bench.json and bench.png.")] = Path("bench"),
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")] = False,
 ) -> None:
     """Time the projection against a plain loop, memory bandwidth, other libraries and whole training steps.
 
-    All of it takes about a quarter of an hour on two cores, --quick less than a minute. bench.json is written again
-    after each measurement, so that a run that is stopped keeps what it has measured.
+    All parts together take about a quarter of an hour on two cores, or less than a minute with --quick. bench.json is
+    rewritten after each measurement, so that an interrupted run keeps its results so far.
     """
     announce("Preparing the measurements ...")
     from pbwn_repro.bench.suite import PARTS, QUICK, Extent, is_measured, measure
@@ -58,66 +58,66 @@ def bench(
 
     for each in part or ():
         if each not in PARTS:
-            raise UsageError(f"unknown part {each!r}: {listed(each, PARTS)}")
+            raise UsageError(f"unknown part {each!r}: {suggest(each, PARTS)}")
     extent = QUICK if quick else Extent()
-    given: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
+    options: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds, "seconds": seconds}
     if network:
-        given["networks"] = tuple(dict.fromkeys(network))
-    extent = replace(extent, **{name: value for name, value in given.items() if value is not None})
+        options["networks"] = tuple(dict.fromkeys(network))
+    extent = replace(extent, **{name: value for name, value in options.items() if value is not None})
     parts = tuple(each for each in PARTS if not part or each in part)
-    passed_over = {each: [name for name in extent.networks if not is_measured(each, name)] for each in parts}
-    if all(passed_over[each] == list(extent.networks) for each in parts):
+    skipped = {each: [name for name in extent.networks if not is_measured(each, name)] for each in parts}
+    if all(skipped[each] == list(extent.networks) for each in parts):
         raise UsageError(f"nothing to measure: {', '.join(parts)} cannot be timed with {', '.join(extent.networks)}")
     out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     console.print("What the projection costs on this machine")
     console.print(", ".join(f"{name} {value}" for name, value in machine().items() if value is not None))
-    for each, names in passed_over.items():
+    for each, names in skipped.items():
         if names:
             console.print(f"left out of {each}: {', '.join(names)}")
     results: dict[str, Any] = {}
-    # On the console that the tables are printed to, where that is a terminal: another would leave its spinner behind.
-    watched = console if console.is_terminal else Console(stderr=True)
-    with watched.status("measuring ...") as status:
-        steps = measure(extent, parts, tell=lambda name: status.update(f"measuring {name} ..."))
-        for name, ends in groupby(steps, key=itemgetter(0)):
-            for _, results in ends:
+    # On a terminal, the spinner shares the tables' console: on another console, tables would leave pieces of it behind.
+    status_console = console if console.is_terminal else Console(stderr=True)
+    with status_console.status("measuring ...") as status:
+        steps = measure(extent, parts, progress=lambda label: status.update(f"measuring {label} ..."))
+        for name, updates in groupby(steps, key=itemgetter(0)):
+            for _, results in updates:
                 (out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
             console.print()
             if name == "training":
                 console.print(share_of_a_step(results[name], results["batch size"]))
             console.print(table(name, results[name]))
-            if words := explained(name):
-                console.print(words, style="dim")
+            if text := _legend(name):
+                console.print(text, style="dim")
     drawn = plot(results, out / "bench.png")
     written = f"{out / 'bench.json'} and {out / 'bench.png'}" if drawn else f"{out / 'bench.json'}"
     console.print(f"\nWritten: {written}", soft_wrap=True)
 
 
 Times = dict[str, Any]
-LIMIT = "limit: reading and writing each weight once at the memory's speed"
+LIMIT = "limit: reading and writing each weight once, at memory bandwidth"
 NAIVE = "naive: a plain loop over the weights in torch"
-VIEWS_KEPT = "views kept: the same loop, with its views of the weights made once"
+VIEWS_KEPT = "views kept: the same loop with views of the weights that are made only once"
 
 
-def table(part: str, found: dict[str, Any]) -> Table:
-    """The table of a part's results."""
+def table(part: str, results: dict[str, Any]) -> Table:
+    """Return the table of a part's results."""
     if part == "growth":
-        return _growth(found)
+        return _growth(results)
     if part == "step-rules":
-        return _step_rules(found)
+        return _step_rules(results)
     title, columns, cells = _COLUMNS[part]
     table = _table(title, "network", *columns)
-    for network, ones in found.items():
-        for name, one in ones.items():
-            table.add_row(network, name, *cells(name, one, ones))
+    for network, rows in results.items():
+        for name, row in rows.items():
+            table.add_row(network, name, *cells(name, row, rows))
     return table
 
 
-def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int) -> str:
-    """What a user asks first: how much of a training step the projection takes."""
+def share_of_a_step(results: dict[str, dict[str, dict[str, Any]]], batch_size: int) -> str:
+    """Return a sentence per network on what share of a training step the projection takes."""
     lines = []
-    for network, methods in found.items():
+    for network, methods in results.items():
         shares = {name: methods[name]["projection, % of a normal step"] for name in ("pbwn", "pbwn-riem")}
         lines.append(
             f"The projection takes {_percent(shares['pbwn'])} of a training step of {network} with a batch of "
@@ -126,18 +126,19 @@ def share_of_a_step(found: dict[str, dict[str, dict[str, Any]]], batch_size: int
     return "\n".join(lines)
 
 
-def explained(part: str) -> str:
-    """What the words of a part's table mean, in a line."""
-    words = {
-        "projection": f"{LIMIT}. {NAIVE}. {VIEWS_KEPT}. x limit: time over the limit's; "
-        "speed-up: naive time over this.",
-        "riemannian": f"{NAIVE}. speed-up: naive time over this.",
-        "step-rules": "x plain: time over that of the projection per neuron. GPU ops: operations that a GPU would "
-        "launch for a weight; bytes: moved for an element. Both are counted, not measured.",
+def _legend(part: str) -> str:
+    """Return a line that explains the terms of a part's table, or an empty string."""
+    legends = {
+        "projection": f"{LIMIT}. {NAIVE}. {VIEWS_KEPT}. x limit: time relative to the limit; "
+        "speed-up: naive time over this time.",
+        "riemannian": f"{NAIVE}. speed-up: naive time over this time.",
+        "step-rules": "x plain: time relative to the projection per neuron. GPU ops: operations that a GPU would "
+        "launch per weight; bytes: bytes moved per element. Both are counted, not measured.",
         "growth": f"{LIMIT}. The other times are multiples of it.",
-        "training": "step: median of whole training steps. projection: its own time in one. share: of a normal step.",
+        "training": "step: median of whole training steps. projection: its time within a step. share: of a normal "
+        "step.",
     }
-    return words.get(part, "")
+    return legends.get(part, "")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -147,44 +148,44 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _projection(path: str, taken: Times, times: dict[str, Times]) -> tuple[str, ...]:
-    return *_spread(taken), _ratio(taken, times["limit"]), _ratio(times["naive"], taken)
+def _projection(path: str, times: Times, all_times: dict[str, Times]) -> tuple[str, ...]:
+    return *_spread(times), _ratio(times, all_times["limit"]), _ratio(all_times["naive"], times)
 
 
-def _riemannian(path: str, taken: Times, times: dict[str, Times]) -> tuple[str, ...]:
-    return *_spread(taken), _ratio(times["naive"], taken)
+def _riemannian(path: str, times: Times, all_times: dict[str, Times]) -> tuple[str, ...]:
+    return *_spread(times), _ratio(all_times["naive"], times)
 
 
-def _optimizer(method: str, taken: Times, times: dict[str, Times]) -> tuple[str, ...]:
-    return *_spread(taken), _ratio(taken, times["normal"])
+def _optimizer(method: str, times: Times, all_times: dict[str, Times]) -> tuple[str, ...]:
+    return *_spread(times), _ratio(times, all_times["normal"])
 
 
-def _training(method: str, one: dict[str, Any], methods: dict[str, dict[str, Any]]) -> tuple[str, ...]:
-    step = *_spread(one["step"]), _ratio(one["step"], methods["normal"]["step"])
+def _training(method: str, result: dict[str, Any], methods: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    step = *_spread(result["step"]), _ratio(result["step"], methods["normal"]["step"])
     if not method.startswith("pbwn"):
         return *step, "", ""
-    return *step, _time(one["projection"]["median"]), _percent(one["projection, % of a normal step"])
+    return *step, _time(result["projection"]["median"]), _percent(result["projection, % of a normal step"])
 
 
-def _memory(path: str, one: dict[str, int], paths: object) -> tuple[str, ...]:
-    kept, neurons = one["bytes kept"], one["neurons"]
-    share = 100 * kept / one["bytes of weights"]
+def _memory(path: str, result: dict[str, int], paths: object) -> tuple[str, ...]:
+    kept, neurons = result["bytes kept"], result["neurons"]
+    share = 100 * kept / result["bytes of weights"]
     return f"{neurons:,}", f"{kept:,}", f"{kept / neurons:.1f}", f"{share:.3f}"
 
 
-# By part: a title, the columns after that of the network, and the cells of a row from its name, its own results and
-# those of all rows of its network.
+# By part: a title, the columns after the network's, and a function that returns the cells of a row from its name, its
+# results and the results of all rows of its network.
 _COLUMNS: dict[str, tuple[str, tuple[str, ...], Callable[[str, Any, Any], tuple[str, ...]]]] = {
-    "projection": ("Projection", ("path", "median", "middle half", "x limit", "speed-up"), _projection),
-    "riemannian": ("Riemannian gradient", ("path", "median", "middle half", "speed-up"), _riemannian),
+    "projection": ("Projection", ("path", "median", "quartiles", "x limit", "speed-up"), _projection),
+    "riemannian": ("Riemannian gradient", ("path", "median", "quartiles", "speed-up"), _riemannian),
     "optimizer": (
         "Optimizer step (SGD with momentum)",
-        ("method", "median", "middle half", "x normal"),
+        ("method", "median", "quartiles", "x normal"),
         _optimizer,
     ),
     "training": (
         "Training step",
-        ("method", "step", "middle half", "x normal", "projection", "share"),
+        ("method", "step", "quartiles", "x normal", "projection", "share"),
         _training,
     ),
     "memory": (
@@ -195,45 +196,46 @@ _COLUMNS: dict[str, tuple[str, tuple[str, ...], Callable[[str, Any, Any], tuple[
 }
 
 
-def _step_rules(found: dict[str, dict[str, Any]]) -> Table:
-    paths = list(next(iter(next(iter(found.values())).values()))["times"]) if found else []
-    columns = [words for path in paths for words in (path, "x plain")]
+def _step_rules(results: dict[str, dict[str, Any]]) -> Table:
+    paths = list(next(iter(next(iter(results.values())).values()))["times"]) if results else []
+    columns = [column for path in paths for column in (path, "x plain")]
     title = "Norms per neuron or matrix, step rules (copy included)"
     table = _table(title, "network", "rule", *columns, "GPU ops", "bytes")
-    for network, rules in found.items():
+    for network, rules in results.items():
         plain = next(iter(rules.values()))["times"]
-        for rule, one in rules.items():
-            times = [(one["times"][path], plain[path]) for path in paths]
+        for rule, result in rules.items():
+            times = [(result["times"][path], plain[path]) for path in paths]
             cells = [cell for own, base in times for cell in (_time(own["median"]), _ratio(own, base))]
-            table.add_row(network, rule, *cells, f"{one['operations a weight']:.1f}", f"{one['bytes an element']:.1f}")
+            counts = (result["operations a weight"], result["bytes an element"])
+            table.add_row(network, rule, *cells, *(f"{count:.1f}" for count in counts))
     return table
 
 
-def _growth(found: dict[str, dict[str, Any]]) -> Table:
+def _growth(results: dict[str, dict[str, Any]]) -> Table:
     table = _table("Growth: time of a projection", "weights", "layers", "limit", "naive", "torch", "numba")
-    for one in found.values():
-        times = one["times"]
+    for result in results.values():
+        times = result["times"]
         ratios = [_ratio(times[path], times["limit"]) if path in times else "" for path in ("naive", "torch", "numba")]
-        table.add_row(f"{one['weights']:,}", f"{one['layers']:,}", _time(times["limit"]["median"]), *ratios)
+        table.add_row(f"{result['weights']:,}", f"{result['layers']:,}", _time(times["limit"]["median"]), *ratios)
     return table
 
 
-def _ratio(one: Times, other: Times) -> str:
-    return f"{one['median'] / other['median']:.2f}"
+def _ratio(times: Times, reference: Times) -> str:
+    return f"{times['median'] / reference['median']:.2f}"
 
 
-def _spread(taken: Times) -> tuple[str, str]:
-    """The median, and the middle half where there is more than one sample."""
-    if taken["runs"] < 2:
-        return _time(taken["median"]), "one sample"
-    low, high = (_time(taken[name]) for name in ("lower_quartile", "upper_quartile"))
+def _spread(times: Times) -> tuple[str, str]:
+    """Format the median, and the interquartile range if there is more than one sample."""
+    if times["runs"] < 2:
+        return _time(times["median"]), "one sample"
+    low, high = (_time(times[name]) for name in ("lower_quartile", "upper_quartile"))
     if low.split()[1] == high.split()[1]:
         low = low.split()[0]
-    return _time(taken["median"]), f"{low} to {high}"
+    return _time(times["median"]), f"{low} to {high}"
 
 
 def _time(seconds: float) -> str:
-    """A time with three digits that count.
+    """Format a time with three significant digits.
 
     >>> _time(0.0386), _time(2.15e-05), _time(1.0)
     ('38.6 ms', '21.5 µs', '1.00 s')
@@ -244,7 +246,7 @@ def _time(seconds: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share of a step.
+    """Format a percentage.
 
     >>> _percent(0.5489), _percent(0.0027), _percent(12.34)
     ('0.55 %', '< 0.01 %', '12 %')
@@ -258,60 +260,57 @@ _COLOURS = {"naive": "#9a9a9a", "torch": "#d98c3f", "numba": "#2f6fb0"}
 
 
 def plot(results: dict[str, Any], file: Path) -> bool:
-    """Draw what was measured of the projection: per network, and as weights and layers grow.
-
-    Returns whether there was anything to draw.
-    """
+    """Plot the time of the projection, by network and as weights and layers grow; return whether there was any."""
     panels: list[Callable[[Any], None]] = []
     if results.get("projection"):
-        panels.append(partial(_network_panel, found=results["projection"]))
+        panels.append(partial(_network_panel, results=results["projection"]))
     if results.get("growth"):
         growth = list(results["growth"].values())
-        panels.append(partial(_growth_panel, found=_varying(growth, "layers"), quantity="weights"))
-        panels.append(partial(_growth_panel, found=_varying(growth, "weights"), quantity="layers"))
+        panels.append(partial(_growth_panel, results=_with_fixed(growth, "layers"), quantity="weights"))
+        panels.append(partial(_growth_panel, results=_with_fixed(growth, "weights"), quantity="layers"))
     if not panels:
         return False
-    from matplotlib.figure import Figure  # takes a second to import, and only this needs it
+    from matplotlib.figure import Figure  # takes a second to import, and only this function needs it
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     figure = Figure(figsize=(1 + 4 * len(panels), 3.8), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for each, draw in zip(axes, panels, strict=True):
-        draw(each)
-        each.axhline(1, color="black", linewidth=0.8)
-        each.set_yscale("log")
-        each.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        each.yaxis.set_minor_locator(NullLocator())
-        each.spines[["top", "right"]].set_visible(False)
+    for ax, draw in zip(axes, panels, strict=True):
+        draw(ax)
+        ax.axhline(1, color="black", linewidth=0.8)
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_locator(NullLocator())
+        ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("time / limit")
     figure.savefig(file, dpi=150)
     return True
 
 
-def _varying(growth: list[dict[str, Any]], kept: str) -> list[dict[str, Any]]:
-    """The measurements that have the most frequent value of the quantity that is kept."""
-    counts = Counter(one[kept] for one in growth)
-    return [one for one in growth if one[kept] == counts.most_common(1)[0][0]]
+def _with_fixed(growth: list[dict[str, Any]], quantity: str) -> list[dict[str, Any]]:
+    """Return the measurements with the most frequent value of a quantity."""
+    [(most_frequent, _)] = Counter(result[quantity] for result in growth).most_common(1)
+    return [result for result in growth if result[quantity] == most_frequent]
 
 
-def _network_panel(axes: Any, found: dict[str, dict[str, Any]]) -> None:
+def _network_panel(ax: Any, results: dict[str, dict[str, Any]]) -> None:
     for shift, path in zip((-0.25, 0.0, 0.25), _COLOURS, strict=True):
-        ratios = [times[path]["median"] / times["limit"]["median"] for times in found.values() if path in times]
+        ratios = [times[path]["median"] / times["limit"]["median"] for times in results.values() if path in times]
         if ratios:
-            axes.bar([place + shift for place in range(len(ratios))], ratios, 0.25, label=path, color=_COLOURS[path])
-    axes.set_xticks(range(len(found)), list(found), rotation=20, fontsize=8)
-    axes.set_title("projection, by network", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
+            ax.bar([index + shift for index in range(len(ratios))], ratios, 0.25, label=path, color=_COLOURS[path])
+    ax.set_xticks(range(len(results)), list(results), rotation=20, fontsize=8)
+    ax.set_title("projection, by network", fontsize=10)
+    ax.legend(fontsize=8, frameon=False)
 
 
-def _growth_panel(axes: Any, found: list[dict[str, Any]], quantity: str) -> None:
-    found = sorted(found, key=lambda one: one[quantity])
+def _growth_panel(ax: Any, results: list[dict[str, Any]], quantity: str) -> None:
+    results = sorted(results, key=lambda result: result[quantity])
     for path, colour in _COLOURS.items():
-        points = [(one[quantity], one["times"]) for one in found if path in one["times"]]
+        points = [(result[quantity], result["times"]) for result in results if path in result["times"]]
         ratios = [times[path]["median"] / times["limit"]["median"] for _, times in points]
-        axes.plot([count for count, _ in points], ratios, marker="o", color=colour, label=path)
-    axes.set_xscale("log")
-    axes.set_xlabel(quantity)
-    axes.set_title(f"projection as {quantity} grow", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
+        ax.plot([count for count, _ in points], ratios, marker="o", color=colour, label=path)
+    ax.set_xscale("log")
+    ax.set_xlabel(quantity)
+    ax.set_title(f"projection as {quantity} grow", fontsize=10)
+    ax.legend(fontsize=8, frameon=False)

@@ -28,7 +28,7 @@ def test_a_quick_run_writes_every_part_and_shows_a_table_for_each(tmp_path):
     for title in ("Projection", "Riemannian gradient", "step rules", "Optimizer step", "Training step", "Growth"):
         assert title in done.output
     assert done.output.index("The projection takes") < done.output.index("Training step")
-    assert "limit: reading and writing each weight once at the memory's speed" in done.output
+    assert "limit: reading and writing each weight once, at memory bandwidth" in done.output
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -110,7 +110,7 @@ def test_an_unknown_part_is_refused_by_name():
 
 def test_candidates_run_equally_often_in_an_order_that_changes():
     calls = []
-    found = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0, least=20)
+    found = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0, min_rounds=20)
     assert {name: times.runs for name, times in found.items()} == {"a": 20, "b": 20, "c": 20}
     rounds = {tuple(calls[place : place + 3]) for place in range(3, len(calls), 3)}
     assert all(sorted(one) == ["a", "b", "c"] for one in rounds)

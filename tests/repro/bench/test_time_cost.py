@@ -3,7 +3,7 @@
 import pytest
 
 from pbwn_repro.bench.parts import Parts
-from pbwn_repro.bench.steps import summed_up, time_cost
+from pbwn_repro.bench.steps import summarise, time_cost
 from pbwn_repro.bench.timing import median_with_interval
 from pbwn_repro.catalog import find
 
@@ -38,7 +38,7 @@ def test_methods_are_compared_within_rounds_whatever_the_machine_does_between_th
         "normal": [(one, 0.0) for one in slowdown],
         "pbwn": [(1.1 * one, 0.1 * one) for one in slowdown],
     }
-    found = summed_up(taken, steps_per_epoch=10, epochs=1)
+    found = summarise(taken, steps_per_epoch=10, epochs=1)
     assert found["pbwn"]["percent_over_normal"] == pytest.approx({"value": 10, "low": 10, "high": 10})
     assert found["normal"]["percent_over_normal"] == {"value": 0, "low": 0, "high": 0}
     assert found["pbwn"]["projection_percent"] == pytest.approx(10)
@@ -46,7 +46,7 @@ def test_methods_are_compared_within_rounds_whatever_the_machine_does_between_th
 
 def test_a_projection_after_each_epoch_is_spread_over_the_steps_of_the_epoch():
     taken = {"normal": [(1.0, 0.0)] * 6, "pbwn-epoch": [(1.0, 0.5)] * 6}
-    found = summed_up(taken, steps_per_epoch=50, epochs=2)["pbwn-epoch"]
+    found = summarise(taken, steps_per_epoch=50, epochs=2)["pbwn-epoch"]
     assert found["seconds"] == pytest.approx([1.01] * 6)
     assert found["projection_seconds"] == pytest.approx(0.01)
     assert found["hours"] == pytest.approx(1.01 * 50 * 2 / 3600)

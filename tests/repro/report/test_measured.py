@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from pbwn_repro.bench.measuring import folder_of, measure
-from pbwn_repro.bench.steps import summed_up
+from pbwn_repro.bench.steps import summarise
 from pbwn_repro.catalog import ARTEFACTS, find
 from pbwn_repro.report.sections import collect
 from pbwn_repro.runs.folder import to_json
@@ -31,7 +31,7 @@ def write_times(root, percent, rounds=9, scale="smoke", own=0.0, load=0.1):
         name: [(1 + round_ / 100) * (1 + more / 100) for round_, more in enumerate(each)]
         for name, each in by_round.items()
     }
-    methods = summed_up({name: [(each, own) for each in times] for name, times in seconds.items()}, 10, 2)
+    methods = summarise({name: [(each, own) for each in times] for name, times in seconds.items()}, 10, 2)
     machine = {"cores": 2, "load before": load}
     networks = {
         name: {"batch_size": 2, "steps_per_epoch": 10, "epochs": 2, "machine": machine, "methods": methods}
