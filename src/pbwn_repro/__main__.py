@@ -1,4 +1,4 @@
-"""The entry point of the command `pbwn`; without the extra `repro` it says how to install it."""
+"""Entry point of the command `pbwn`; without the extra `repro` it explains how to install it."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ the extra packages of the reproduction suite:
 
 
 def wait_passively() -> None:
-    """Have OpenMP's threads sleep while they wait where several processes share the machine.
+    """Let waiting OpenMP threads sleep if several processes share the machine.
 
-    Spinning, they take the cores from each other, and steps get many times slower. It has to be said before torch is
-    loaded; what the user has set stays.
+    Spinning threads take cores away from the other processes and make steps many times slower. The variable must be set
+    before torch is imported; a value set by the user is kept.
     """
     if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def main() -> None:
-    """Run the command line, or say how to install what it needs."""
+    """Run the command line, or explain how to install what it needs."""
     wait_passively()
     try:
         from pbwn_repro.cli import run
 
         run()
     except ModuleNotFoundError as error:
-        if error.name is None or not _is_ours(error):
+        if error.name is None or not _is_needed_by_suite(error):
             raise
         _without_extra(str(error.name), sys.argv[1:])
 
 
-def _is_ours(error: ModuleNotFoundError) -> bool:
-    """Whether it is the suite that needs the package: a user's model or method may need others."""
+def _is_needed_by_suite(error: ModuleNotFoundError) -> bool:
+    """Whether the suite itself imports the missing package, and not a user's model or method."""
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     importing = [name for name in frames if "importlib" not in name][-1]
     return Path(__file__).parent in Path(importing).parents and str(error.name).partition(".")[0] not in _OURS
 
 
 def _without_extra(package: str, arguments: list[str]) -> None:
-    """Answer `--version` and `--help`; for everything else say what is not installed, and exit with code 2."""
+    """Answer `--version` and `--help`; otherwise name the missing package and exit with code 2."""
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version
 

@@ -19,9 +19,9 @@ from pbwn_repro.commands import (
     inspect,
     list,
     migrate,
+    print_plain,
     report,
     reproduce,
-    say,
     show,
     sweep,
     train,
@@ -34,19 +34,19 @@ RUNS = "Runs and data"
 MACHINE = "This machine"
 HELP = """Projection Based Weight Normalization: every table and figure of the paper is one command.
 
-Start with the first of these; pbwn COMMAND --help explains a command.
+Start with the first of these. For details of a command: pbwn COMMAND --help
 
-pbwn demo                              with and without PBWN, in a minute
-pbwn reproduce table-3 --scale smoke   the runs of a table, in seconds
-pbwn report runs                       what they show
-pbwn inspect MODULE:CALLABLE           what would be constrained in your model
+pbwn demo                              train with and without PBWN (a minute)
+pbwn reproduce table-3 --scale smoke   run a table at toy scale (seconds)
+pbwn report runs                       write a report of these runs
+pbwn inspect MODULE:CALLABLE           show what PBWN constrains in your model
 pbwn sweep --model MODULE:CALLABLE --data SET --epochs 5 --rates 0.1,0.3,1
 
-The last compares normal training with PBWN on your model.
+The last command compares normal training with PBWN on your model.
 In your own training script, PBWN is one line: pbwn.attach(model, optimizer)
 """
 EPILOG = (
-    "Exit codes: 0 done; 1 something outside the command went wrong; 2 wrong usage; "
+    "Exit codes: 0 done; 1 external failure, such as a missing file or a full disk; 2 incorrect usage; "
     "3 a loss or gradient was not finite; 75 stopped on request: run the same command to resume."
 )
 
@@ -66,8 +66,8 @@ app.command(cls=Command, rich_help_panel=MACHINE)(doctor.doctor)
 app.command(cls=Command, rich_help_panel=MACHINE)(bench.bench)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"pbwn {version('pbwn')}")
@@ -80,23 +80,23 @@ def pbwn(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take what holds for all commands."""
+    """Handle the options of the command itself."""
 
 
-def _said(error: Exception) -> str:
-    """An error in words: one of the system's names the file first, and no number."""
+def _message(error: Exception) -> str:
+    """Return an error's message; a system error names the file and the reason, without the error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def run() -> None:
-    """Run the command line; a mistake of the user's ends with one message and an exit code, not a traceback."""
+    """Run the command line; a user's mistake ends with a message and an exit code, not a traceback."""
     try:
         app()
     except Exception as error:
         code = exit_code(error)
         if code is None:
             raise
-        say(Console(stderr=True), f"pbwn: {_said(error)}")
+        print_plain(Console(stderr=True), f"pbwn: {_message(error)}")
         sys.exit(code)

@@ -17,7 +17,7 @@ import pbwn
 import pbwn_repro
 from pbwn_repro import catalog, cli, exit_codes, methods, models
 from pbwn_repro.cli import EPILOG, app
-from pbwn_repro.commands import names, say
+from pbwn_repro.commands import names, print_plain
 from pbwn_repro.config import ConfigError
 from pbwn_repro.data import DataError, UnknownSetError
 from pbwn_repro.data.loading import FORMS, NAMES
@@ -82,7 +82,7 @@ def test_an_unknown_command_suggests_the_nearest_one():
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (UsageError("--jobs 0: at least 1 is needed"), exit_codes.USAGE),
+        (UsageError("--jobs 0: must be at least 1"), exit_codes.USAGE),
         (ConfigError("batch_size: found 0"), exit_codes.USAGE),
         (UnknownSetError("no such set"), exit_codes.USAGE),
         (DataError("damaged"), exit_codes.FAILED),
@@ -132,7 +132,7 @@ def test_an_error_is_wrapped_between_words_on_a_terminal_only(monkeypatch):
     for is_terminal, lines in ((True, 5), (False, 1)):
         stream = io.StringIO()
         console = Console(file=stream, force_terminal=is_terminal, width=60, color_system=None)
-        say(console, str(error))
+        print_plain(console, str(error))
         assert len(stream.getvalue().splitlines()) == lines
         assert stream.getvalue().endswith("/a/path:smile:\n")
 

@@ -62,7 +62,7 @@ def test_a_damaged_file_is_named_by_get_and_by_check(pbwn, tmp_path):
     code, out, err = pbwn("data", "check", "mnist", "--data-dir", tmp_path)
     assert code == 1
     assert out.startswith("WRONG  train-images-idx3-ubyte.gz: ")
-    assert "mnist: 1 of the above are wrong" in err
+    assert "mnist: 1 of these checks failed" in err
 
 
 def test_get_looks_at_the_given_files_even_if_the_set_is_in_the_cache(pbwn, tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_an_image_folder_is_checked_image_by_image(pbwn, tmp_path):
     (tmp_path / "pets" / "val" / "cat" / "0.png").write_bytes(b"no image")
     code, out, _ = pbwn("data", "check", name)
     assert code == 1
-    assert "right  train: 1 images" in out
+    assert "ok     train: 1 images" in out
     assert "WRONG  test: " in out
     assert "0.png: expected an image" in out
 

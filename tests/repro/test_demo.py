@@ -7,7 +7,7 @@ import pytest
 
 from pbwn_repro import commands
 from pbwn_repro.catalog.demo import NETWORKS
-from pbwn_repro.commands.demo import compare, what_it_says
+from pbwn_repro.commands.demo import compare, conclusions
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ ERRORS = {"normal": 10.0, "pbwn": 8.0, "unit-start": 10.2}
 @pytest.mark.parametrize(
     ("best", "words"),
     [
-        (ERRORS, "The constraint explains the gain: the start alone does not have it."),
+        (ERRORS, "The constraint explains the gain: the start alone does not produce it."),
         ({**ERRORS, "unit-start": 9.0}, "The start explains a part of the gain, the constraint the rest."),
         ({**ERRORS, "unit-start": 8.3}, "The start alone explains the gain, not the constraint."),
         ({**ERRORS, "pbwn": 9.7}, "All three are equal within noise."),
@@ -70,7 +70,7 @@ def test_it_says_what_is_true(best, words):
         for network in NETWORKS
         for rate, factor in ((0.3, 1.0), (0.1, 1.5))
     }
-    first, second, last = what_it_says(errors)
+    first, second, last = conclusions(errors)
     assert words in first
     assert words in second
     assert first.startswith("Without normalisation, each at its best learning rate, PBWN reaches a test error of ")

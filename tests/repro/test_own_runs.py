@@ -57,7 +57,7 @@ class Fails(nn.Module):
 def embedding(num_classes, context):
     return nn.Embedding(num_classes, num_classes)
 """
-CHANGED = "own_models:build changed after a run that is done: to run it again, choose another --out"
+CHANGED = "own_models:build changed after the run finished: to run it again, choose another --out"
 SHORT = ("--data", "digits", "--steps", "4", "--batch-size", "32")
 
 
@@ -165,8 +165,8 @@ def test_a_sweep_of_finished_runs_whose_model_has_changed_says_so_once(here, tmp
         ("own_models:regression", (), "returns scores of shape (2, 1) for inputs of shape (2, 1, 8, 8)"),
         ("own_models:bulid", (), "module 'own_models' has no 'bulid': did you mean 'build'?"),
         ("own_models:build", ("--set", "model_options.depth=2"), "unexpected keyword argument 'depth'"),
-        ("own_models:build", ("--set", "model_options.num_classes=2"), "it follows from the data and cannot be set"),
-        ("own_models:build", ("--set", "model_options.depth=2"), "Arguments are given with --set: see --help"),
+        ("own_models:build", ("--set", "model_options.num_classes=2"), "is determined by the data and cannot be set"),
+        ("own_models:build", ("--set", "model_options.depth=2"), "Pass arguments with --set: see --help"),
         ("own_models:embedding", ("--data", "sentences"), "own_models:embedding: nothing to constrain"),
         (
             "own_models:divides",
@@ -228,7 +228,7 @@ def test_a_run_with_a_damaged_record_of_the_monitor_is_named_and_left_out(here, 
     with (folder / "monitor.jsonl").open("a") as file:
         file.write('{"weight": "1.weight"}\n')
     report = collect(tmp_path / "runs")
-    assert report.left_out == {folder: "monitor.jsonl has lines that are no records"}
+    assert report.left_out == {folder: "monitor.jsonl has lines that are not records"}
     assert not report.sections
 
 
@@ -274,9 +274,9 @@ def test_a_sweep_says_in_a_line_each_what_diverged_and_when_and_once_what_to_do(
     assert code == NON_FINITE
     for line in (first, second):
         assert re.fullmatch(r"Normal lr 1e\+30 seed [12]: diverged: step \d: .* is not finite", line)
-    assert rest == [advice, "2 of 4 runs done, in runs", "`pbwn report runs` shows them"]
+    assert rest == [advice, "2 of 4 runs done, in runs", "Run `pbwn report runs` to see the results"]
     code, said, told = here(*words, "--seeds", "1")
-    earlier = "Normal lr 1e+30 seed 1: diverged earlier, not run again (--retry runs it)"
+    earlier = "Normal lr 1e+30 seed 1: diverged earlier, not run again (use --retry to repeat it)"
     assert said.splitlines()[:3] == [earlier, advice, "1 of 2 runs done (1 from before), in runs"]
     assert "diverged" not in told
 
@@ -323,15 +323,15 @@ def test_a_model_that_looks_at_its_weights_can_be_estimated(here):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--rates", "0.1,fast"), "--rates '0.1,fast': write numbers with commas between them"),
-        (("--rates", ","), "--rates ',': nothing is listed"),
+        (("--rates", "0.1,fast"), "--rates '0.1,fast': write comma-separated numbers"),
+        (("--rates", ","), "--rates ',': the list is empty"),
         (("--rates", "0.1,-1"), "--rates must be greater than 0, not -1.0"),
         (("--methods", "normal,pbnw"), "unknown method 'pbnw'"),
-        (("--set", "seed=4"), "--set seed=4: --seeds decides on seed; leave one of the two out"),
-        (("--rates", "0.1", "--set", "optimizer.lr=1"), "--set optimizer.lr=1: --rates decides on optimizer.lr"),
+        (("--set", "seed=4"), "--set seed=4: --seeds also sets seed; remove one of the two"),
+        (("--rates", "0.1", "--set", "optimizer.lr=1"), "--set optimizer.lr=1: --rates also sets optimizer.lr"),
         (("--model", "own_models:regression"), "returns scores of shape (2, 1) for inputs of shape (2, 1, 8, 8)"),
         (("--model", "own_models:embedding", "--data", "sentences"), "own_models:embedding: nothing to constrain"),
-        (("--jobs", "0"), "--jobs 0: at least 1 run at a time is needed"),
+        (("--jobs", "0"), "--jobs 0: must be at least 1"),
     ],
 )
 def test_a_sweep_that_cannot_be_made_says_what_to_change(more, words, here, tmp_path):

@@ -85,7 +85,7 @@ def test_a_dry_run_names_every_run_and_writes_nothing(here, tmp_path):
     assert said.count("table-3") == 10
     assert "10 of 10 runs left to do at the scale smoke" in said
     assert "MB on disk" in said
-    assert "figure-1 is passed over: no run of it has depth=20" in warned
+    assert "figure-1 is skipped: none of its runs has depth=20" in warned
     assert not (tmp_path / "runs").exists()
 
 
@@ -118,12 +118,12 @@ def test_data_that_cannot_be_had_say_how_to_get_them(here, tmp_path):
         (("table-3", "--only", "pbwn"), "write NAME=VALUE"),
         (("table-3", "--only", "seed=3"), "choose from 1, 2"),
         (("figure-1", "--only", "method=pbwn"), "nothing to choose from"),
-        (("table-3", "--seeds", "0"), "--seeds 0: at least 1 is needed"),
-        (("table-3", "--jobs", "0"), "--jobs 0: at least 1"),
-        (("table-3", "--device", "cuda:7"), "this torch sees"),
+        (("table-3", "--seeds", "0"), "--seeds 0: must be at least 1"),
+        (("table-3", "--jobs", "0"), "--jobs 0: must be at least 1"),
+        (("table-3", "--device", "cuda:7"), "torch finds no GPU"),
         (("table-3", "--data", "cifar10=digits"), "they need synthetic:tiny10"),
         (("table-1", "--data", "digits"), "for which set? Write NAME=SOURCE"),
-        (("table-3", "--scale", "short", "--data", "digits", "--dry-run"), "that is digits, and no copy of cifar10"),
+        (("table-3", "--scale", "short", "--data", "digits", "--dry-run"), "that is digits, not a copy of cifar10"),
     ],
 )
 def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tmp_path):
@@ -167,7 +167,7 @@ def test_list_counts_the_results_that_the_project_ships_where_there_are_no_own_r
     assert "0/75" in done["table-3"]
     folders = said.partition("'Done' counts the runs in ")[2].partition(". Times")[0]
     shipped = Path(pbwn_repro.__file__).parents[2] / "results"
-    assert "".join(folders.split()) == f"runs;wheretherearenone,thekeptrunsin{shipped}"
+    assert "".join(folders.split()) == f"runsor,iftherearenone,thearchivedrunsin{shipped}"
 
 
 def test_a_command_that_is_asked_to_stop_says_so_and_resumes(here, tmp_path):

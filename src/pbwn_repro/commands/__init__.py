@@ -1,6 +1,6 @@
-"""The sub-commands of `pbwn`, one module each; heavy imports wait inside of the functions.
+"""The sub-commands of `pbwn`, one module each, and the options and output functions that they share.
 
-Here stands what several of them share: their options, and how they speak.
+Heavy imports are inside functions, so that help, completion and wrong usage do not wait for them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from pbwn_repro.commands.names import Completion, completing, data_sets, networks
-from pbwn_repro.errors import UsageError, plain
+from pbwn_repro.errors import UsageError, plain_message
 
-# Options that have another name than the field of the configuration that they set.
+# Options whose name differs from that of the configuration field they set.
 _FIELDS = {
     "lr": "optimizer.lr",
     "rates": "optimizer.lr",
@@ -30,44 +30,44 @@ _FIELDS = {
 
 
 def _untyped(parameters: list[Any]) -> list[Any]:
-    """Have help leave out Python's types: a flag takes no value, and the name of an argument says what it is."""
-    for each in parameters:
-        if each.param_type_name == "argument" or each.is_flag:
-            each.display_type_rich = lambda ctx: None
+    """Hide Python's types in the help of flags, which take no value, and of arguments, whose names are enough."""
+    for parameter in parameters:
+        if parameter.param_type_name == "argument" or parameter.is_flag:
+            parameter.display_type_rich = lambda ctx: None
     return parameters
 
 
 class Command(TyperCommand):
-    """A command whose help is for people, and wrapped by the terminal alone."""
+    """A command whose help has no Python types or fixed line breaks, and whose errors name options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Join the lines of each paragraph of the docstring."""
+        """Join the lines of each paragraph of the help text."""
         super().__init__(*args, **kwargs)
         self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, as `_untyped` has them."""
+        """Return the parameters, without Python's types in their help."""
         return _untyped(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; a value that an option cannot have is refused in plain words."""
+        """Parse the arguments; the error for an invalid value is in plain words."""
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = plain(error.message)  # typer 0.29 takes pydantic's message as it is
+            error.message = plain_message(error.message)  # typer 0.29 passes pydantic's message on unchanged
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; an error that is about a field of the configuration names the option for it."""
+        """Run the command; an error about a field of the configuration names the option that sets it."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
             raise type(error)(self._in_options(str(error), ctx)) from error
 
     def _in_options(self, message: str, ctx: Any) -> str:
-        """The message with options for fields: for a field's value only if the option gave it, not a file or --set."""
-        for each in self.params:
-            name, flag = str(each.name), each.opts[0]
+        """Name options instead of fields; for a field's value, only if it came from the option, not a file or --set."""
+        for parameter in self.params:
+            name, flag = str(parameter.name), parameter.opts[0]
             if ctx.get_parameter_source(name).name == "COMMANDLINE":
                 message = re.sub(rf"(^|; ){re.escape(_FIELDS.get(name, name))}(?=:| must)", rf"\1{flag}", message)
             if "_" in name:
@@ -76,10 +76,10 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands under one name, whose help is for people."""
+    """A group of commands, whose help has no Python types."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, as `_untyped` has them."""
+        """Return the parameters, without Python's types in their help."""
         return _untyped(super().get_params(ctx))
 
 
@@ -88,24 +88,24 @@ def option(
     *names: str,
     metavar: str | None = None,
     completion: Completion | None = None,
-    least: int | None = None,
+    minimum: int | None = None,
     panel: str | None = None,
 ) -> Any:
-    """An option whose default the help text names where there is one."""
+    """Declare an option whose help text states the default, if there is one."""
     return typer.Option(
         *names,
         help=help_text,
         show_default=False,
         metavar=metavar,
         autocompletion=completion,
-        min=least,
+        min=minimum,
         rich_help_panel=panel,
     )
 
 
-# The panels of help below the usual options.
+# Titles of the help panels below the main options.
 SETTINGS = "More settings of a run"
-PLACES = "Data and machine"
+RESOURCES = "Data and hardware"
 
 MODEL = option(
     "The model, such as resnet-20, or MODULE:CALLABLE for your own.",
@@ -115,7 +115,7 @@ MODEL = option(
 Data = Annotated[
     str | None,
     option(
-        "The data set, or text:FILE; the recipe's own if not given.",
+        "The data set, or text:FILE (default: that of the recipe).",
         metavar="SET",
         completion=completing(also=data_sets),
     ),
@@ -124,8 +124,8 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="A folder with files that you already have; nothing is downloaded then.",
-        rich_help_panel=PLACES,
+        help="Folder with files that you already have; nothing is downloaded.",
+        rich_help_panel=RESOURCES,
     ),
 ]
 CacheDir = Annotated[
@@ -133,8 +133,8 @@ CacheDir = Annotated[
     typer.Option(
         metavar="FOLDER",
         envvar="PBWN_CACHE",
-        help="Where downloads and decoded sets are kept.",
-        rich_help_panel=PLACES,
+        help="Cache folder for downloads and decoded data sets.",
+        rich_help_panel=RESOURCES,
     ),
 ]
 ConfigFile = Annotated[
@@ -152,38 +152,40 @@ Fields = Annotated[
 Fallback = Annotated[
     Path | None,
     option(
-        "Where run folders are kept; if not given, runs, or else the results that the project ships.",
+        "Folder with the run folders (default: runs, or else the results shipped with the project).",
         metavar="FOLDER",
     ),
 ]
-Out = Annotated[Path, option("Where run folders are kept (default runs).", metavar="FOLDER")]
-# Of commands that make many runs.
-Jobs = Annotated[int | None, option("Runs at a time; by default one for each core or GPU.", metavar="N", panel=PLACES)]
+Out = Annotated[Path, option("Folder for the run folders (default: runs).", metavar="FOLDER")]
+# Options of commands that do many runs.
+Jobs = Annotated[
+    int | None, option("Number of parallel runs (default: one per core or GPU).", metavar="N", panel=RESOURCES)
+]
 Devices = Annotated[
-    str, option("cpu, cuda or cuda:1; by default all GPUs if there are any.", metavar="DEVICE", panel=PLACES)
+    str, option("cpu, cuda or cuda:1 (default: all GPUs, if there are any).", metavar="DEVICE", panel=RESOURCES)
 ]
 Cluster = Annotated[
     str | None,
-    option("Run on Ray: auto for the cluster that is running here, or its address.", metavar="ADDRESS", panel=PLACES),
+    option("Run on Ray: auto for the cluster running here, or an address.", metavar="ADDRESS", panel=RESOURCES),
 ]
-Retry = Annotated[bool, option("Run again what has diverged before.", "--retry")]
+Retry = Annotated[bool, option("Repeat runs that have diverged.", "--retry")]
 SummaryOnly = Annotated[bool, option("Print only the summary.", "--quiet", "-q")]
-Preview = Annotated[bool, option("Show the runs with their state, time and size; run nothing.", "--dry-run")]
+Preview = Annotated[bool, option("Show the runs with their state, time and size, without running them.", "--dry-run")]
 
 
-def announce(words: str) -> None:
-    """Say on a terminal what begins, before imports that take seconds; logs and pipes have the results alone."""
+def announce(message: str) -> None:
+    """Print on a terminal what is starting, before imports that take seconds; keep logs and pipes free of it."""
     if sys.stderr.isatty():
-        print(words, file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)
 
 
-def note(words: str) -> None:
-    """Say on standard error what takes seconds."""
-    typer.echo(words, err=True)
+def note(message: str) -> None:
+    """Print a message about slow work to standard error."""
+    typer.echo(message, err=True)
 
 
 def program() -> str:
-    """How this command can be started from the current folder: pbwn itself may be in a folder that is not on PATH."""
+    """Return how to start this command from the current folder: `pbwn` may not be on PATH."""
     if shutil.which("pbwn"):
         return "pbwn"
     script = Path(sys.argv[0])
@@ -191,14 +193,14 @@ def program() -> str:
 
 
 def folder_with(artefact: str) -> Path:
-    """The folder `runs` if it holds anything of an artefact, else the results that a checkout of the project ships."""
-    usual = Path("runs")
+    """Return the folder `runs` if it has runs of the artefact, otherwise the results in a checkout of the project."""
+    default = Path("runs")
     shipped = (Path("results"), Path(__file__).parents[3] / "results")
-    return next((folder for folder in (usual, *shipped) if (folder / artefact).is_dir()), usual)
+    return next((folder for folder in (default, *shipped) if (folder / artefact).is_dir()), default)
 
 
-def estimated(seconds: float) -> str:
-    """A time that is an estimate; zero stands for work that is too little to be estimated."""
+def format_estimate(seconds: float) -> str:
+    """Format an estimated time; zero stands for work too small to estimate."""
     from pbwn_repro.engine.reporting import duration
 
     if seconds < 1:
@@ -206,6 +208,6 @@ def estimated(seconds: float) -> str:
     return duration(seconds)
 
 
-def say(console: Console, words: str) -> None:
-    """Print words as they are, without colours; a terminal has lines that end between words, a file has whole ones."""
-    console.print(words, markup=False, highlight=False, emoji=False, soft_wrap=not console.is_terminal)
+def print_plain(console: Console, text: str) -> None:
+    """Print text verbatim, without markup or colours; lines are wrapped only on a terminal."""
+    console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=not console.is_terminal)

@@ -1,4 +1,4 @@
-"""`pbwn archive`: keep the numbers of finished runs."""
+"""`pbwn archive`: keep the results of finished runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 
 
 def archive(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder with runs.")],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to keep them, such as results.")],
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder with the run folders.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to copy them to, such as results.")],
 ) -> None:
-    """Keep finished runs without checkpoints and weights: small enough for a repository, enough for `pbwn report`."""
-    from pbwn_repro.runs.folder import archive as keep
+    """Copy finished runs without checkpoints and weights: small enough for a repository, enough for `pbwn report`."""
+    from pbwn_repro.runs.folder import archive as archive_runs
 
-    done = keep(runs, target)
+    archived = archive_runs(runs, target)
     typer.echo(
-        f"{target}: {done.new} new, {done.known} already there, {done.unfinished} unfinished and left out; "
-        f"{done.bytes / 1e6:,.1f} MB in all"
+        f"{target}: {archived.new} new, {archived.existing} already archived, {archived.unfinished} unfinished and "
+        f"left out; {archived.bytes / 1e6:,.1f} MB in total"
     )

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pbwn_repro.commands import program, say
+from pbwn_repro.commands import print_plain, program
 from pbwn_repro.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,21 +27,25 @@ NOISE = 2 * 100 / IMAGES  # points: two images
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the runs and the report go.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the tables.")] = False,
 ) -> None:
     """Train an MLP on handwritten digits with and without PBWN, over learning rates: about a minute, no download.
 
-    The same command resumes after an interruption, and shows the result again once everything is there.
+    Run the same command to resume after an interruption, or to show the result again.
     """
     compare(out, "short", quiet=quiet)
 
 
 def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
-    """Make the demo's runs that are missing at a scale, and show all of them."""
+    """Do the demo's missing runs at a scale, and show the results of all of them."""
     console = Console(stderr=True)
     if not quiet:
-        say(console, "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only.")
+        print_plain(
+            console, "An MLP on 1,437 handwritten digits: normal training, PBWN, and unit norms at the start only."
+        )
     from pbwn_repro.catalog import find
     from pbwn_repro.exit_codes import DONE, NON_FINITE, sweep_code
     from pbwn_repro.planning import Request, plan_jobs
@@ -58,37 +62,37 @@ def compare(out: Path, scale: Scale, *, quiet: bool) -> None:
     made = sweep(jobs, LocalPool(slots(missing)), view_for(console, quiet=quiet))
     code = sweep_code(made)
     for job, ending in made.having("failed", "killed", "busy"):
-        say(console, f"{job.title}: {described(ending)}")
+        print_plain(console, f"{job.title}: {described(ending)}")
     if code not in (DONE, NON_FINITE):  # that a learning rate is too high is a result
-        say(console, "The demo is not complete: run the same command again to resume.")
+        print_plain(console, "The demo is not complete: run the same command again to resume.")
         raise typer.Exit(code)
     report = collect(out)
     for path, reason in report.left_out.items():
-        say(console, f"left out: {path}: {reason}")
+        print_plain(console, f"left out: {path}: {reason}")
     shown = [each for each in report.sections if each.artefact is artefact and each.scale == scale and each.table]
     if not shown:
-        raise UsageError(f"{out} holds no run that can be shown: remove it, or choose another folder with --out")
+        raise UsageError(f"{out} holds no runs that can be shown: remove it, or choose another folder with --out")
     errors = errors_of(shown[0])
-    reading = list(what_it_says(errors))
+    sentences = list(conclusions(errors))
     screen = Console()
     for title, table in _tables(errors):
         screen.print(f"\n{title}: test error (%) by learning rate", highlight=False)
         screen.print(table)
-    for sentence in reading:
+    for sentence in sentences:
         screen.print(f"\n{sentence.replace('pbwn reproduce', f'{program()} reproduce')}", highlight=False)
     screen.print()
     page = out / "report.html"
     remarks = out / artefact.name / scale / "remarks.md"
-    written = "\n\n".join(reading) + "\n"
-    if made.having("done") or not page.exists() or not remarks.exists() or remarks.read_text() != written:
-        remarks.write_text(written)
+    text = "\n\n".join(sentences) + "\n"
+    if made.having("done") or not page.exists() or not remarks.exists() or remarks.read_text() != text:
+        remarks.write_text(text)
         with console.status("drawing the report ..."):
             write(collect(out))
     typer.echo(f"Report: {page}")
 
 
 def _titled(job: Job) -> Job:
-    """The job with a title for people who do not know the names of the catalog's axes."""
+    """Return the job with a title that does not assume knowledge of the catalog's names."""
     from pbwn_repro.methods import title
     from pbwn_repro.runs.jobs import TrainingJob
 
@@ -99,14 +103,14 @@ def _titled(job: Job) -> Job:
 
 
 def errors_of(section: Section) -> Errors:
-    """The mean test error of each setting, infinite where a run diverged."""
+    """Return the mean test error of each setting, infinite if a run diverged."""
     errors = section.ended.test_error.where(section.ended.state == "done", float("inf"))
-    found = section.ended.assign(error=errors).groupby(["method", "normalisation", "lr"]).error.mean()
-    return {(str(method), str(network), float(rate)): float(error) for (method, network, rate), error in found.items()}
+    means = section.ended.assign(error=errors).groupby(["method", "normalisation", "lr"]).error.mean()
+    return {(str(method), str(network), float(rate)): float(error) for (method, network, rate), error in means.items()}
 
 
-def what_it_says(errors: Errors) -> Iterator[str]:
-    """What can be read from the errors, two sentences for each network, and how far they can be trusted."""
+def conclusions(errors: Errors) -> Iterator[str]:
+    """Yield the conclusions for each network, and then how far they can be trusted."""
     from pbwn_repro.catalog.demo import METHODS, NETWORKS
 
     for network, title in NETWORKS.items():
@@ -117,7 +121,7 @@ def what_it_says(errors: Errors) -> Iterator[str]:
             f"{start} and normal training {normal}. {_conclusion(best)}"
         )
     yield (
-        f"One of the {IMAGES} test images is {100 / IMAGES:.2f} points: differences of up to two images are taken for "
+        f"One of the {IMAGES} test images is {100 / IMAGES:.2f} points: differences of up to two images count as "
         "noise, and two seeds of one setting can differ by more. The paper's networks and data: "
         "pbwn reproduce figure-2a --scale paper."
     )
@@ -138,7 +142,7 @@ def _conclusion(best: Mapping[str, float]) -> str:
         return "The start alone explains the gain, not the constraint."
     if lower("unit-start", "normal"):
         return "The start explains a part of the gain, the constraint the rest."
-    return "The constraint explains the gain: the start alone does not have it."
+    return "The constraint explains the gain: the start alone does not produce it."
 
 
 def _percent(error: float) -> str:
@@ -160,7 +164,7 @@ def _tables(errors: Errors) -> Iterator[tuple[str, Table]]:
         for rate in rates:
             table.add_column(f"{rate:g}", justify="right")
         for method in METHODS:
-            found = _by_rate(errors, method, network)
-            cells = ("diverged" if found[rate] == float("inf") else f"{found[rate]:.1f}" for rate in rates)
+            by_rate = _by_rate(errors, method, network)
+            cells = ("diverged" if by_rate[rate] == float("inf") else f"{by_rate[rate]:.1f}" for rate in rates)
             table.add_row(DEMO.table.rows[method], *cells)
         yield title, table

@@ -1,4 +1,4 @@
-"""`pbwn doctor`: checks this machine."""
+"""`pbwn doctor`: check this machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where runs are to be kept.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the run folders.")] = Path("runs"),
     cache_dir: CacheDir = None,
 ) -> None:
-    """Check packages, threads, memory, disk and data. Exit 1 if anything has to be fixed."""
+    """Check packages, threads, memory, disk and data; exit with 1 if anything needs to be fixed."""
     announce("Checking this machine ...")
     from pbwn_repro.doctor import examine
 
     console = Console(highlight=False)
-    console.soft_wrap = not console.is_terminal  # a terminal has lines that end between words
+    console.soft_wrap = not console.is_terminal  # wrap lines only on a terminal
     counts = dict.fromkeys(STYLES, 0)
     for finding in examine(out, cache_dir):
         counts[finding.level] += 1
@@ -33,7 +33,7 @@ def doctor(
         if finding.remedy:
             console.print(Text(f"        {finding.remedy}", style="dim"))
     console.print(
-        "\nnothing has to be fixed" if not counts["fail"] else f"\n{counts['fail']} of the above must be fixed first",
+        "\nnothing needs to be fixed" if not counts["fail"] else f"\n{counts['fail']} of the above must be fixed first",
         f"({counts['warn']} {'warning' if counts['warn'] == 1 else 'warnings'})" if counts["warn"] else "",
     )
     raise typer.Exit(1 if counts["fail"] else 0)

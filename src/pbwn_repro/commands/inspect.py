@@ -1,4 +1,4 @@
-"""`pbwn inspect`: what would be constrained in a model."""
+"""`pbwn inspect`: which weights of a model would be constrained."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def inspect(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Constrain nothing but these, such as 'layers.*'; may be repeated."),
+        typer.Option(metavar="PATTERN", help="Constrain only these, such as 'layers.*'; may be repeated."),
     ] = None,
     also: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Constrain these too, such as 'embed*'; may be repeated."),
+        typer.Option(metavar="PATTERN", help="Also constrain these, such as 'embed*'; may be repeated."),
     ] = None,
     skip: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Leave these alone, such as '*.gate'; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Do not constrain these, such as '*.gate'; may be repeated."),
     ] = None,
     axes: Annotated[
         list[str] | None,
@@ -47,17 +48,17 @@ def inspect(
     ] = None,
     output_layer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The output layer: auto, none to constrain it too, or its name."),
+        typer.Option(metavar="NAME", help="The output layer: auto, its name, or none to constrain it too."),
     ] = None,
     direction: Annotated[
-        Literal["incoming", "outgoing"], typer.Option(help="Which weights of a neuron are brought to unit norm.")
+        Literal["incoming", "outgoing"], typer.Option(help="Which weights of a neuron get unit norm.")
     ] = "incoming",
     frozen: Annotated[
-        Literal["leave", "constrain"], typer.Option(help="What to do about weights that are not trained.")
+        Literal["leave", "constrain"], typer.Option(help="What to do with weights that are not trained.")
     ] = "leave",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail if the axes of a weight are not known.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail if the axes of a weight are unknown.")] = False,
     invariance: Annotated[
-        bool, typer.Option("--invariance", help="Show too whether the scale of each weight matters, by rescaling it.")
+        bool, typer.Option("--invariance", help="Also test whether the scale of each weight matters, by rescaling it.")
     ] = False,
     inputs: Annotated[
         list[str] | None,
@@ -67,10 +68,10 @@ def inspect(
         ),
     ] = None,
 ) -> None:
-    """Show which weights of a model would be constrained, over which axes, and which not, and why.
+    """Show which weights of a model would be constrained, over which axes, and why the others would not.
 
-    Nothing is attached and nothing is changed. Modules are found in the current folder too. With --invariance the
-    model is called with random inputs: those of a model of the paper are known, those of another model are --inputs.
+    The model is not changed. Modules in the current folder are found too. With --invariance the model is called with
+    random inputs; for a model that is not the paper's, give their shapes with --inputs.
 
     Examples: pbwn inspect resnet-20; pbwn inspect mymodels:build --set depth=12 --skip '*.gate';
     pbwn inspect torch.nn:Transformer --set d_model=64
@@ -106,9 +107,9 @@ def inspect(
         raise UsageError(f"{target}: {error}") from error
     typer.echo(found)
     if invariance or inputs:
-        given = [_random_input(each) for each in inputs or _usual_inputs(network, arguments)]
+        examples = [_random_input(shape) for shape in inputs or _default_inputs(network, arguments)]
         try:
-            scales = pbwn.invariance(model, *given, selection=found)
+            scales = pbwn.invariance(model, *examples, selection=found)
         except (TypeError, ValueError) as error:
             shape = next((each for each in inputs or () if ":" not in each), None)
             ids = f". For token ids, write --inputs {shape}:VOCABULARY" if shape and "Long" in str(error) else ""
@@ -116,28 +117,28 @@ def inspect(
         typer.echo(f"\n{scales}")
 
 
-def _usual_inputs(network: Network, arguments: Mapping[str, Any]) -> list[str]:
-    """The shape of what a model of the paper takes: its images, or characters of a text."""
+def _default_inputs(network: Network, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the input shape of one of the paper's models: images, or characters of a text."""
     import inspect as signatures
 
-    taken = signatures.signature(network.family.constructor).parameters
+    parameters = signatures.signature(network.family.constructor).parameters
     sizes = {
-        name: arguments.get(name, taken[name].default)
+        name: arguments.get(name, parameters[name].default)
         for name in ("num_classes", "in_channels", "image_size", "context")
-        if name in taken
+        if name in parameters
     }
     if "image_size" in sizes:
         return [f"4x{sizes['in_channels']}x{sizes['image_size']}x{sizes['image_size']}"]
     if "context" in sizes:
         return [f"2x{sizes['context']}:{sizes['num_classes']}"]
     raise UsageError(
-        f"{network.name}: say what the model is called with, such as --inputs 8x3x32x32 for "
-        "images, or 8x128:96 for token ids below 96"
+        f"{network.name}: the shape of the model's input is unknown: give --inputs 8x3x32x32 for such images, or "
+        "--inputs 8x128:96 for token ids below 96"
     )
 
 
 def _random_input(text: str) -> Tensor:
-    """Normal numbers of a shape, or whole numbers below a limit; the same each time."""
+    """Return reproducible random input: normal numbers, or integers below a limit if one is given."""
     import torch
 
     shape, separator, limit = text.partition(":")
@@ -151,10 +152,10 @@ def _random_input(text: str) -> Tensor:
 
 
 def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
-    """A model of the paper, or what a name of the user's stands for: here that may be a model that is built already."""
+    """Build a model of the paper or the user's own; MODULE:NAME may also name a model that is already built."""
     from torch import nn
 
-    from pbwn_repro.importing import imported, is_own
+    from pbwn_repro.importing import import_object, is_own
     from pbwn_repro.models.family import OWN_EXAMPLE
 
     if not is_own(network.name):
@@ -162,7 +163,7 @@ def _model(network: Network, arguments: Mapping[str, Any]) -> nn.Module:
             return network.build(**arguments)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{network.name} cannot be built: {error}") from error
-    found = imported(network.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
+    found = import_object(network.name, kind="model", example=f"{OWN_EXAMPLE}, or a name such as resnet-20")
     if not isinstance(found, nn.Module):
         return network.build(**arguments)
     if arguments:

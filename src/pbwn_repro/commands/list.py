@@ -1,4 +1,4 @@
-"""`pbwn list`: the tables and figures, what they cost here, and what is done."""
+"""`pbwn list`: the tables and figures, their progress and their estimated time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from pbwn_repro.commands import CacheDir, Fallback, announce, estimated, folder_with, note
+from pbwn_repro.commands import CacheDir, Fallback, announce, folder_with, format_estimate, note
 
 if TYPE_CHECKING:
     from pbwn_repro.planning import Status
@@ -18,7 +18,7 @@ DAY = 86_400
 
 
 def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
-    """List the paper's tables and figures and our own experiments: runs done, runs needed, and their time here."""
+    """List the paper's tables and figures and our own experiments: runs done, runs needed, and their estimated time."""
     announce("Reading runs and estimating times ...")
     import torch
 
@@ -28,45 +28,46 @@ def list_artefacts(out: Fallback = None, cache_dir: CacheDir = None) -> None:
     from pbwn_repro.runs.pools import slots
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    places = slots(10**9, device=device)
-    usual = out or Path("runs")
-    speeds = Speeds(usual, cache_dir, device, tell=note)
+    available = slots(10**9, device=device)
+    runs = out or Path("runs")
+    speeds = Speeds(runs, cache_dir, device, report=note)
     found = overview(lambda name: out or folder_with(name), speeds)
     console = Console(highlight=False)
-    console.print("Runs done / needed, and the time that all of them take, at each scale\n")
+    console.print("Runs done / needed, and the time for all of them, at each scale\n")
     rows = [("", *SCALES)]
-    rows += [(name, *(_cell(each, places) for each in by_scale.values())) for name, by_scale in found.items()]
+    rows += [(name, *(_cell(each, available) for each in by_scale.values())) for name, by_scale in found.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    titled = sum(widths) + 2 * len(widths) + max(len(KNOWN[name].title) for name in found)
-    between = "  " if titled <= console.width else "\n  "
+    full_width = sum(widths) + 2 * len(widths) + max(len(KNOWN[name].title) for name in found)
+    separator = "  " if full_width <= console.width else "\n  "
     for name, *cells in rows:
         line = "  ".join(text.ljust(width) for text, width in zip((name, *cells), widths, strict=True))
-        console.print(Text.assemble(line, *((between, (KNOWN[name].title, "dim")) if name else ())))
-    kept = dict.fromkeys(str(folder_with(name)) for name in found if not out and folder_with(name) != usual)
-    elsewhere = f"; where there are none, the kept runs in {', '.join(kept)}" if kept else ""
-    where = f"{places.count} GPUs" if device == "cuda" else f"{places.count} cores"
+        console.print(Text.assemble(line, *((separator, (KNOWN[name].title, "dim")) if name else ())))
+    shipped = dict.fromkeys(str(folder_with(name)) for name in found if not out and folder_with(name) != runs)
+    elsewhere = f" or, if there are none, the archived runs in {', '.join(shipped)}" if shipped else ""
+    hardware = f"{available.count} GPUs" if device == "cuda" else f"{available.count} cores"
     console.print(
-        f"\n'Done' counts the runs in {usual}{elsewhere}. Times are estimates for this machine's {where}, or, if those "
-        f"would need more than a day, for one GPU of {TERAFLOPS:g} TFLOP/s ('GPU h'). They come from the runs in "
-        f"{usual}, or else from a short speed test; '-' is next to nothing. A run that several entries share is done "
-        "only once.\n"
-        "`pbwn show NAME` describes one, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to see its runs.",
+        f"\n'Done' counts the runs in {runs}{elsewhere}. Times are estimates for this machine's {hardware} or, if that "
+        f"would take more than a day, for one GPU of {TERAFLOPS:g} TFLOP/s ('GPU h'). They are based on the runs in "
+        f"{runs} or else on a short speed test; '-' means negligible. A run shared by several entries is done only "
+        "once.\n"
+        "`pbwn show NAME` describes an entry, `pbwn reproduce NAME --scale SCALE` runs it; add --dry-run to list its "
+        "runs.",
         markup=False,
     )
 
 
-def _cell(status: Status, places: Slots) -> str:
-    """The runs of a scale and their time, or the smaller scale that it equals."""
+def _cell(status: Status, available: Slots) -> str:
+    """Format the runs of a scale and their time, or name the smaller scale that has the same runs."""
     from pbwn_repro.runs.pools import wall_seconds
 
     if status.same_as and not status.done:
         return f"as {status.same_as}"
-    seconds = wall_seconds(status.seconds, status.longest, places)
+    seconds = wall_seconds(status.seconds, status.longest, available)
     return f"{status.done}/{status.runs}  {_time(seconds, status.gpu_seconds)}"
 
 
 def _time(seconds: float, gpu_seconds: float) -> str:
-    """A time in one unit: that of this machine, or GPU hours where this machine would take days.
+    """Format the time on this machine, or GPU hours if this machine would take more than a day.
 
     >>> _time(7.3, 1.0), _time(437.0, 60.0), _time(5_400.0, 60.0), _time(40_000_000.0, 455_000.0), _time(90_000, 0.0)
     ('7 s', '7 min', '1.5 h', '126 GPU h', '25 h')
@@ -76,7 +77,7 @@ def _time(seconds: float, gpu_seconds: float) -> str:
     for size, unit in ((3_600, "h"), (60, "min")):
         if seconds >= size:
             return _rounded(seconds / size, unit)
-    return estimated(seconds)
+    return format_estimate(seconds)
 
 
 def _rounded(value: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""`pbwn report`: from run folders to a page, tables and figures."""
+"""`pbwn report`: turn run folders into a page, tables and figures."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="The folder that holds the run folders.")] = Path("runs"),
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder with the run folders.")] = Path("runs"),
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes; to the runs if not given.", show_default=False),
+        typer.Option(metavar="FOLDER", help="Folder for the report (default: that of the runs).", show_default=False),
     ] = None,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Write figures as PDF too.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write the figures as PDF.")] = False,
 ) -> None:
-    """Write report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders alone.
+    """Write report.html, report.md, tables (Markdown, CSV, LaTeX) and figures (SVG) from run folders.
 
-    Runs of `pbwn train` are shown too, grouped by model and data. A damaged run is named and left out.
+    Runs of `pbwn train` are included, grouped by model and data set. Damaged runs are listed and left out.
     """
     status = Console(stderr=True).status("reading runs ...")
     with status:
@@ -35,10 +35,10 @@ def report(
         collected = collect(runs)
         if not collected.sections and not collected.left_out and (runs / "runs").is_dir():
             raise UsageError(f"{runs} holds no runs: did you mean {runs / 'runs'}?")
-        files = write_files(collected, out, tell=lambda doing: status.update(f"writing {doing} ..."), pdf=pdf)
+        files = write_files(collected, out, progress=lambda name: status.update(f"writing {name} ..."), pdf=pdf)
     console = Console(highlight=False, soft_wrap=True)
     for section in collected.sections:
-        console.print(summed_up(section), markup=False)
+        console.print(_summary(section), markup=False)
     for path, reason in collected.left_out.items():
         console.print(f"left out: {path.relative_to(runs)}: {reason}", markup=False)
     kinds = Counter(f"{file.parent.name}/*{file.suffix}" for file in files[2:])
@@ -48,13 +48,13 @@ def report(
     console.print(*(f"  {file}" for file in reversed(files[:2])), sep="\n", markup=False)
 
 
-def summed_up(section: Section) -> str:
-    """What there is of a table or figure, and what it says, in a line."""
+def _summary(section: Section) -> str:
+    """Summarise the runs and claims of a section in one line."""
     from pbwn_repro.report.model import in_words
 
-    made = "measured" if section.measurement else f"{len(section.runs)} {'run' if len(section.runs) == 1 else 'runs'}"
+    runs = "measured" if section.measurement else f"{len(section.runs)} {'run' if len(section.runs) == 1 else 'runs'}"
     missing = f", {len(section.missing)} missing" if section.missing else ""
     outcomes = Counter(in_words(claim.outcome, preliminary=claim.preliminary) for claim in section.claims)
     claims = "; ".join(f"{outcome}: {count}" for outcome, count in outcomes.items())
     name = section.title if section.is_own else section.anchor
-    return f"{name}: {made}{missing}" + (f" (claims: {claims})" if claims else "")
+    return f"{name}: {runs}{missing}" + (f" (claims: {claims})" if claims else "")

@@ -1,4 +1,4 @@
-"""`pbwn reproduce`: the runs that a table or figure needs."""
+"""`pbwn reproduce`: run the experiments of a table or figure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pbwn_repro.commands import (
     Retry,
     SummaryOnly,
     announce,
-    estimated,
+    format_estimate,
     note,
     option,
-    say,
+    print_plain,
 )
 from pbwn_repro.commands.names import artefacts as artefact_names
 from pbwn_repro.commands.names import check_artefact, completing
@@ -43,7 +43,7 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="ARTEFACT...",
-            help="Tables and figures that `pbwn list` shows, or all.",
+            help="Tables and figures listed by `pbwn list`, or all.",
             autocompletion=completing("all", also=artefact_names),
         ),
     ],
@@ -52,12 +52,12 @@ def reproduce(
         option("smoke (default): seconds, no download; short: fewer epochs; paper: the published protocol."),
     ] = "smoke",
     seeds: Annotated[
-        int | None, option("Runs of each setting; the scale's own number if not given.", metavar="N")
+        int | None, option("Runs of each setting (default: as many as the scale defines).", metavar="N")
     ] = None,
     only: Annotated[
         list[str] | None,
         option(
-            "Only these runs, such as method=pbwn,depth=20; several values of a name are alternatives.",
+            "Only these runs, such as method=pbwn,depth=20; repeat a name to allow several values.",
             metavar="NAME=VALUE",
         ),
     ] = None,
@@ -65,7 +65,7 @@ def reproduce(
     out: Out = Path("runs"),
     data: Annotated[
         list[str] | None,
-        option("A copy to use for a set, such as cifar10=hf:FOLDER; may be repeated.", metavar="[NAME=]SOURCE"),
+        option("Use this copy of a data set, such as cifar10=hf:FOLDER; may be repeated.", metavar="[NAME=]SOURCE"),
     ] = None,
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
@@ -75,10 +75,10 @@ def reproduce(
     quiet: SummaryOnly = False,
     dry_run: Preview = False,
 ) -> None:
-    """Run what a table or figure needs: finished runs are kept, interrupted ones resumed.
+    """Run everything that a table or figure needs: finished runs are kept, interrupted ones resumed.
 
-    Where the best setting of a search has more seeds than the others, they are run when the search is done. Run the
-    same command to resume; `pbwn report` then shows the result.
+    If an experiment repeats the best setting of a search with more seeds, those runs follow the search. Run the same
+    command to resume; `pbwn report` then shows the result.
     """
     for name in artefact:
         if name != "all":
@@ -97,29 +97,29 @@ def reproduce(
     console = Console(stderr=True)
     request = Request(_artefacts(artefact), scale, seeds)
     request = replace(request, only=parse_only(only or (), request))
-    for sentence in request.passed_over():
-        say(console, sentence)
-    given = parse_sources(data or (), request.sets())
+    for sentence in request.skipped():
+        print_plain(console, sentence)
+    copies = parse_sources(data or (), request.sets())
     data_dir, cache_dir = (None if folder is None else folder.resolve() for folder in (data_dir, cache_dir))
-    sources = Sources(given, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
-    places = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
-    speeds = Speeds(out, cache_dir, places.devices[0])
+    sources = Sources(copies, data_dir, cache_dir, Quiet() if quiet else Terminal(console))
+    available = slots(10**9, jobs=jobs, device=device if cluster is None else "auto")
+    speeds = Speeds(out, cache_dir, available.devices[0])
     if not quiet:
-        speeds.tell = note
+        speeds.report = note
     request = replace(request, best=_best(request, out))
     if dry_run:
-        show_preview(preview(request, out, sources, speeds), places, f"at the scale {scale} in {out}")
+        show_preview(preview(request, out, sources, speeds), available, f"at the scale {scale} in {out}")
         return
 
-    def made(jobs_: list[Job]) -> Sweep:
-        return sweep(jobs_, pool_for(jobs_, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
+    def run(planned: list[Job]) -> Sweep:
+        return sweep(planned, pool_for(planned, cluster, jobs, device), view_for(console, quiet=quiet), retry=retry)
 
     first = plan_jobs(request, out.resolve(), sources, speeds)
-    result = made(first)
+    result = run(first)
     if not result.stopping and (best := _best(request, out)) != request.best:
         known = {job.path for job in first}
         planned = plan_jobs(replace(request, best=best), out.resolve(), sources, speeds)
-        more = made([job for job in planned if job.path not in known])
+        more = run([job for job in planned if job.path not in known])
         more.ended = [*result.ended, *more.ended]
         result = more
     summarise(result, out)
@@ -127,7 +127,7 @@ def reproduce(
 
 
 def _best(request: Request, out: Path) -> Best:
-    """Of artefacts that make further seeds of their best settings, those settings, as far as they are known yet."""
+    """Return the best settings found so far, for artefacts that repeat them with more seeds."""
     from pbwn_repro.catalog import TrainedArtefact
 
     searching = [each for each in request.artefacts if isinstance(each, TrainedArtefact) and each.seeds_at_best]
@@ -141,18 +141,18 @@ def _best(request: Request, out: Path) -> Best:
     return {each.name: best_settings(each, scale, labelled(each, scale, runs)[0]) for each in searching}
 
 
-def pool_for(made: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
-    """Where jobs run: processes on this machine, or a Ray cluster."""
+def pool_for(planned: Sequence[Job], cluster: str | None, jobs: int | None, device: str) -> Pool:
+    """Return the pool that runs the jobs: processes on this machine, or a Ray cluster."""
     from pbwn_repro.runs.pools import LocalPool, RayPool, slots
 
     if cluster is not None:
         return RayPool(cluster, device=device, jobs=jobs)
-    missing = sum(job.state != "done" and not job.alone for job in made)
+    missing = sum(job.state != "done" and not job.alone for job in planned)
     return LocalPool(slots(missing, jobs=jobs, device=device))
 
 
-def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
-    """Print what a sweep would do: each run with its state, its time and its bytes."""
+def show_preview(items: Sequence[Item], available: Slots, where: str) -> None:
+    """Print what a sweep would do: each run with its state, time and size on disk."""
     from pbwn_repro.engine.reporting import duration
     from pbwn_repro.runs.pools import wall_seconds
 
@@ -160,16 +160,17 @@ def show_preview(items: Sequence[Item], places: Slots, where: str) -> None:
     table.columns[2].justify = table.columns[3].justify = "right"
     for item in items:
         size = f"{item.bytes / 1e6:,.0f} MB" if item.bytes else ""
-        table.add_row(item.title, item.state, estimated(item.seconds / places.speedup), size)
+        table.add_row(item.title, item.state, format_estimate(item.seconds / available.speedup), size)
     console = Console()
     console.print(table)
-    left = [item for item in items if item.state not in ("done", "diverged")]
-    seconds = wall_seconds(sum(item.seconds for item in left), max((item.seconds for item in left), default=0), places)
-    time = f"about {duration(seconds)} with {places.count} at a time, " if seconds >= 1 else ""
-    megabytes = sum(item.bytes for item in left) / 1e6
-    say(
+    remaining = [item for item in items if item.state not in ("done", "diverged")]
+    each = [item.seconds for item in remaining]
+    seconds = wall_seconds(sum(each), max(each, default=0), available)
+    time = f"about {duration(seconds)} with {available.count} at a time, " if seconds >= 1 else ""
+    megabytes = sum(item.bytes for item in remaining) / 1e6
+    print_plain(
         console,
-        f"\n{len(left)} of {len(items)} runs left to do {where}: {time}{megabytes:,.0f} MB on disk. "
+        f"\n{len(remaining)} of {len(items)} runs left to do {where}: {time}{megabytes:,.0f} MB on disk. "
         "Nothing was written.",
     )
 
@@ -182,7 +183,7 @@ def _artefacts(names: list[str]) -> list[Artefact]:
 
 
 def summarise(result: Sweep, out: Path) -> None:
-    """Print which runs did not end well, and how many are done."""
+    """Print which runs failed or diverged, and how many are done."""
     from pbwn_repro.runs.jobs import LOG
     from pbwn_repro.runs.view import described
 
@@ -191,10 +192,10 @@ def summarise(result: Sweep, out: Path) -> None:
         where = f" (log: {log})" if ending.kind != "diverged" and log.exists() else ""
         print(f"{job.title}: {described(ending)}{where}")
     advice = [ending.message.partition(". ")[2].rpartition(". ")[2] for _, ending in result.having("diverged")]
-    changes = [ending.message for _, ending in result.having("there")]
+    changes = [ending.message for _, ending in result.having("existing")]
     for sentence in filter(None, dict.fromkeys([*advice, *changes])):
         print(sentence)
-    before, now = len(result.having("there")), len(result.having("done"))
+    before, now = len(result.having("existing")), len(result.having("done"))
     total = len(result.ended) + len(result.waiting)
     runs = "run" if total == 1 else "runs"
     print(f"{before + now} of {total} {runs} done{f' ({before} from before)' if before else ''}, in {out}")

@@ -1,4 +1,4 @@
-"""`pbwn show`: one table or figure, our numbers next to the paper's."""
+"""`pbwn show`: a table or figure, with our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pbwn_repro.commands import Fallback, announce, folder_with, say
+from pbwn_repro.commands import Fallback, announce, folder_with, print_plain
 from pbwn_repro.commands.names import artefacts, check_artefact, completing
 
 _COLOURS = {"good": "green", "bad": "red", "neutral": "blue", "open": "yellow"}
@@ -48,30 +48,30 @@ def show(
     if sections:
         console.print(f"[bold]Runs in[/bold]  {escape(str(out))}", soft_wrap=True)
     for section in sections:
-        _section(console, section, out, first=section is sections[0])
+        _print_section(console, section, out, first=section is sections[0])
     if not sections:
-        if found.table and found.table.numbers:  # experiments have none of the paper's
-            _paper(console, found.table)
-        say(
+        if found.table and found.table.numbers:  # our own experiments have no numbers of the paper
+            _print_paper_table(console, found.table)
+        print_plain(
             console,
-            f"\nNo runs of {found.name} in {out}: name the folder that holds some with --out FOLDER, or "
-            f"start them with pbwn reproduce {found.name} --scale short (or smoke, paper).",
+            f"\nNo runs of {found.name} in {out}: choose another folder with --out FOLDER, or "
+            f"start the runs with pbwn reproduce {found.name} --scale short (or smoke, paper).",
         )
-    for path, why in report.left_out.items():
+    for path, reason in report.left_out.items():
         if path.relative_to(out).parts[0] == found.name:
-            console.print(f"[red]left out[/red] {escape(f'{path}: {why}')}", soft_wrap=True)
+            console.print(f"[red]left out[/red] {escape(f'{path}: {reason}')}", soft_wrap=True)
 
 
-def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
-    """Print a section; the first of an artefact quotes the paper and the numbers of others, as in the report."""
+def _print_section(console: Console, section: Any, out: Path, *, first: bool) -> None:
+    """Print a section; only the first of an artefact quotes the paper and the literature, as in the report."""
     from pbwn_repro.report.markdown import best_settings, texts, without_literature
     from pbwn_repro.report.missing import command, needed
     from pbwn_repro.report.model import good_news
-    from pbwn_repro.report.sections import beside_the_paper
+    from pbwn_repro.report.sections import differences_from_paper
 
     variant = "".join(f", {name} = {value}" for name, value in section.variant.items())
     console.rule(f"scale {section.scale}{variant}")
-    if words := beside_the_paper(section):
+    if words := differences_from_paper(section):
         console.print(f"{words[:1].upper()}{words[1:]}.")
     if table := section.table if first or not section.table else without_literature(section.table):
         below = any(cell.paper for cell in table.cells.values())
@@ -87,8 +87,8 @@ def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
             console.print(f"Settings of these runs: {'; '.join(chosen)}")
     for decided in section.claims:
         quote = decided.claim.quote if first else ""
-        said = f"“{quote}”" if quote else decided.claim.words
-        console.print(f"\n[italic]{escape(said)}[/italic]")
+        statement = f"“{quote}”" if quote else decided.claim.words
+        console.print(f"\n[italic]{escape(statement)}[/italic]")
         for verdict in decided.verdicts:
             colour, news = _COLOURS[verdict.meaning], good_news(verdict.claim, verdict.outcome)
             words = f"{verdict.outcome} ({news})" if news else verdict.outcome
@@ -109,7 +109,7 @@ def _section(console: Console, section: Any, out: Path, *, first: bool) -> None:
     console.print(f"[dim]runs: {escape(', '.join(counts))}[/dim]", soft_wrap=True)
 
 
-def _paper(console: Console, numbers: Any) -> None:
+def _print_paper_table(console: Console, numbers: Any) -> None:
     from pbwn_repro.report.markdown import paper_text
 
     cells = {
@@ -129,30 +129,30 @@ def _print_table(
     columns: Sequence[str],
     cells: Mapping[tuple[str, str], Sequence[str]],
 ) -> None:
-    """Print a table, below each other the columns that do not fit beside each other; no number is cut.
+    """Print a table, split into several below each other if it is too wide; numbers are never truncated.
 
-    The second line of a cell is dimmed.
+    Lines of a cell after the first are dimmed.
     """
     from rich.table import Table
 
-    texts = {place: [line.replace(" ± ", "±") for line in lines] for place, lines in cells.items()}
+    texts = {key: [line.replace(" ± ", "±") for line in lines] for key, lines in cells.items()}
     widths = [
         max(map(len, [*column.split(), *(line for row in rows for line in texts[row, column])])) for column in columns
     ]
-    first = max(map(len, rows))
-    begin = 0
-    while begin < len(columns):
-        end, used = begin, first + 4
-        while end < len(columns) and (end == begin or used + widths[end] + 3 <= console.width):
+    title_width = max(map(len, rows))
+    start = 0
+    while start < len(columns):
+        end, used = start, title_width + 4
+        while end < len(columns) and (end == start or used + widths[end] + 3 <= console.width):
             used += widths[end] + 3
             end += 1
-        spare = max(0, console.width - used) // (end - begin)
-        shown = Table(title=None if begin else title, title_justify="left")
-        shown.add_column("", no_wrap=True)
-        for column, width in zip(columns[begin:end], widths[begin:end], strict=True):
-            shown.add_column(column, justify="right", width=max(width, min(len(column), width + spare)))
+        spare = max(0, console.width - used) // (end - start)
+        table = Table(title=None if start else title, title_justify="left")
+        table.add_column("", no_wrap=True)
+        for column, width in zip(columns[start:end], widths[start:end], strict=True):
+            table.add_column(column, justify="right", width=max(width, min(len(column), width + spare)))
         for row in rows:
-            lines = [texts[row, column] for column in columns[begin:end]]
-            shown.add_row(row, *("\n".join([ours, *(f"[dim]{each}[/dim]" for each in more)]) for ours, *more in lines))
-        Console(width=max(used, console.width)).print(shown)
-        begin = end
+            lines = [texts[row, column] for column in columns[start:end]]
+            table.add_row(row, *("\n".join([ours, *(f"[dim]{each}[/dim]" for each in more)]) for ours, *more in lines))
+        Console(width=max(used, console.width)).print(table)
+        start = end

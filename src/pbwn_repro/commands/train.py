@@ -1,4 +1,4 @@
-"""`pbwn train`: one run, started or resumed."""
+"""`pbwn train`: start or resume one run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pbwn_repro.commands import (
     MODEL,
-    PLACES,
+    RESOURCES,
     SETTINGS,
     CacheDir,
     ConfigFile,
@@ -30,24 +30,24 @@ def train(
         str | None,
         option(
             "pbwn (default), pbwn-t<k>, pbwn-epoch, pbwn-riem, pbwn-tangent, pbwn-angle, normal, unit-start, wn, "
-            "max-norm-<c> and others (a wrong name lists them all), or MODULE:CLASS for your own.",
+            "max-norm-<c> and others (an unknown name lists them all), or MODULE:CLASS for your own.",
             metavar="NAME",
             completion=completing(also=methods),
         ),
     ] = None,
     epochs: Annotated[
-        int | None, option("Length of the run; your own model needs this or --steps.", metavar="N")
+        int | None, option("Length of the run; required for your own model, unless --steps is given.", metavar="N")
     ] = None,
-    steps: Annotated[int | None, option("Length of the run in steps, instead of epochs.", metavar="N")] = None,
-    batch_size: Annotated[int | None, option("Batch size of a step, over all processes.", metavar="N")] = None,
+    steps: Annotated[int | None, option("Length of the run in steps instead of epochs.", metavar="N")] = None,
+    batch_size: Annotated[int | None, option("Batch size, over all processes.", metavar="N")] = None,
     lr: Annotated[float | None, option("Initial learning rate.", metavar="X")] = None,
     weight_decay: Annotated[float | None, option("Weight decay.", metavar="X")] = None,
-    seed: Annotated[int | None, option("Seed of everything random (default 1).", metavar="N")] = None,
+    seed: Annotated[int | None, option("Random seed (default: 1).", metavar="N")] = None,
     accumulation: Annotated[
-        int | None, option("Parts to split a step's batch into.", metavar="N", panel=SETTINGS)
+        int | None, option("Number of parts that each batch is split into.", metavar="N", panel=SETTINGS)
     ] = None,
     labels: Annotated[
-        int | None, option("Number of labeled examples, for the ladder.", metavar="N", panel=SETTINGS)
+        int | None, option("Number of labelled examples, for the Ladder network.", metavar="N", panel=SETTINGS)
     ] = None,
     init: Annotated[
         Literal["paper", "authors", "lecun"] | None,
@@ -63,12 +63,14 @@ def train(
     ] = None,
     compile: Annotated[bool | None, option("Compile the model.", "--compile", panel=SETTINGS)] = None,
     evaluate_every: Annotated[
-        int | None, option("Steps between evaluations; each epoch if not given.", metavar="N", panel=SETTINGS)
+        int | None, option("Steps between evaluations (default: an epoch).", metavar="N", panel=SETTINGS)
     ] = None,
     checkpoint_every: Annotated[
-        int | None, option("Steps between checkpoints; each epoch if not given.", metavar="N", panel=SETTINGS)
+        int | None, option("Steps between checkpoints (default: an epoch).", metavar="N", panel=SETTINGS)
     ] = None,
-    log_every: Annotated[int | None, option("Steps between lines of metrics.", metavar="N", panel=SETTINGS)] = None,
+    log_every: Annotated[
+        int | None, option("Steps between lines in metrics.jsonl.", metavar="N", panel=SETTINGS)
+    ] = None,
     on_nonfinite: Annotated[
         Literal["stop", "skip"] | None,
         option(
@@ -84,41 +86,42 @@ def train(
     data_dir: DataDir = None,
     cache_dir: CacheDir = None,
     device: Annotated[
-        str, option("cpu, cuda or cuda:1; by default a GPU if there is one.", metavar="DEVICE", panel=PLACES)
+        str, option("cpu, cuda or cuda:1 (default: a GPU, if there is one).", metavar="DEVICE", panel=RESOURCES)
     ] = "auto",
     threads: Annotated[
-        int | None, option("Threads; use 1 where several runs share a machine.", metavar="N", least=1, panel=PLACES)
+        int | None,
+        option("CPU threads; use 1 if several runs share the machine.", metavar="N", minimum=1, panel=RESOURCES),
     ] = None,
     workers: Annotated[
         int,
         option(
-            "Processes that decode images of sets that do not fit into memory (default 4).",
+            "Processes that decode images of data sets that do not fit into memory (default: 4).",
             metavar="N",
-            least=0,
-            panel=PLACES,
+            minimum=0,
+            panel=RESOURCES,
         ),
     ] = 4,
     tensorboard: Annotated[
-        bool, option("Write event files for TensorBoard into the run's folder.", "--tensorboard", panel=SETTINGS)
+        bool, option("Write TensorBoard event files into the run folder.", "--tensorboard", panel=SETTINGS)
     ] = False,
     monitor: Annotated[
         int | None,
         option(
-            "Record what the projection does every so many steps, in monitor.jsonl.",
+            "Record what the projection does every N steps, in monitor.jsonl.",
             metavar="N",
-            least=1,
+            minimum=1,
             panel=SETTINGS,
         ),
     ] = None,
     quiet: Annotated[bool, option("Print only the result.", "--quiet", "-q")] = False,
     dry_run: Annotated[
-        bool, option("Show configuration, constrained weights and an estimate; run nothing.", "--dry-run")
+        bool, option("Show the configuration, constrained weights and an estimate, without training.", "--dry-run")
     ] = False,
 ) -> None:
     """Train one model, the paper's or your own.
 
     Run the same command to resume an interrupted run; a finished one is not run again.
-    What is not given comes from the paper's recipe for the model. Several processes:
+    Options that are not given come from the paper's recipe for the model. To train with several processes:
     torchrun --nproc-per-node 2 -m pbwn_repro train ...
     """
     chosen = {name: value for name, value in locals().items() if name not in _NOT_FIELDS and value is not None}
@@ -126,14 +129,14 @@ def train(
         check_data_set(data)
     if not quiet:
         announce("Preparing the run ...")
-    from pbwn_repro.runs.resolution import checked, read_wishes, resolve
+    from pbwn_repro.runs.resolution import read_overrides, resolve, validate
 
-    overrides = read_wishes(config, set_ or [], chosen)
+    overrides = read_overrides(config, set_ or [], chosen)
     overrides.pop("processes", None)
-    checked(overrides)  # before imports that a mistyped setting need not wait for
+    validate(overrides)  # before the slow imports, so that a mistyped setting is reported at once
     import torch
 
-    from pbwn_repro.engine.processes import keep_freed_memory, processes
+    from pbwn_repro.engine.processes import join_processes, keep_freed_memory
     from pbwn_repro.runs.estimates import Speeds
     from pbwn_repro.runs.execution import execute
     from pbwn_repro.runs.folder import RunFolder
@@ -143,23 +146,23 @@ def train(
     keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
-    with processes(find_device(device)) as place:
-        resolved, dataset = resolve(overrides, data_dir=data_dir, cache_dir=cache_dir, processes=place.count)
+    with join_processes(find_device(device)) as group:
+        resolved, dataset = resolve(overrides, data_dir=data_dir, cache_dir=cache_dir, processes=group.count)
         folder = RunFolder.of(resolved, out)
         folder.refuse_outdated(resolved)
         if dry_run:
-            _show(resolved, dataset, folder, place, Speeds(out, cache_dir, str(place.device), tell=note))
+            _show(resolved, dataset, folder, group, Speeds(out, cache_dir, str(group.device), report=note))
             return
-        if place.is_first and not quiet:
+        if group.is_first and not quiet:
             warn(resolved)
-        reporter = _reporter(folder, quiet=quiet or not place.is_first, tensorboard=tensorboard and place.is_first)
-        result = execute(resolved, dataset, folder, place, reporter, workers=workers, monitor=monitor)
-        if place.is_first:
+        reporter = _reporter(folder, quiet=quiet or not group.is_first, tensorboard=tensorboard and group.is_first)
+        result = execute(resolved, dataset, folder, group, reporter, workers=workers, monitor=monitor)
+        if group.is_first:
             metric = metric_of(resolved)
-            print(f"{resolved.run_name}: {metric.words} {metric.shown(result[metric.name])}  ({folder.path})")
+            print(f"{resolved.run_name}: {metric.words} {metric.format(result[metric.name])}  ({folder.path})")
 
 
-# Options that say how and where a run is made; the others are fields of its configuration.
+# Options that set how and where a run is executed; the others are fields of its configuration.
 _NOT_FIELDS = (
     *("config", "set_", "out", "data_dir", "cache_dir", "device", "threads", "workers", "tensorboard", "monitor"),
     *("quiet", "dry_run"),
@@ -167,7 +170,7 @@ _NOT_FIELDS = (
 
 
 def warn(config: Any) -> None:
-    """Say what a user may not have meant."""
+    """Warn about settings that are probably unintended."""
     drops = getattr(config.schedule, "drops", ())
     late = [drop for drop in drops if config.epochs is not None and drop > config.epochs]
     if late:
@@ -176,18 +179,18 @@ def warn(config: Any) -> None:
 
 
 def _reporter(folder: Any, *, quiet: bool, tensorboard: bool) -> Any:
-    from pbwn_repro.engine.reporting import Bar, Everyone, Lines, Quiet, TensorBoard
+    from pbwn_repro.engine.reporting import Bar, Lines, MultiReporter, Quiet, TensorBoard
 
     first = Quiet() if quiet else Bar() if sys.stderr.isatty() else Lines()
-    return Everyone(first, TensorBoard(folder.path / "tensorboard")) if tensorboard else first
+    return MultiReporter(first, TensorBoard(folder.path / "tensorboard")) if tensorboard else first
 
 
-def _show(config: Any, dataset: Any, folder: Any, place: Any, speeds: Any) -> None:
+def _show(config: Any, dataset: Any, folder: Any, group: Any, speeds: Any) -> None:
     from pbwn_repro.engine.reporting import duration
     from pbwn_repro.engine.training import Training
     from pbwn_repro.runs.folder import to_json
 
-    training = Training(config, dataset, place).prepared()
+    training = Training(config, dataset, group).prepared()
     estimate = speeds.estimate(config, dataset)
     print(to_json(config.document).decode())
     print(training.projection or "no weight is constrained by a projection")

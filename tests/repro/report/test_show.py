@@ -81,7 +81,9 @@ def test_without_runs_the_papers_table_is_shown_with_the_command_that_makes_them
         text = invoke("show", "table-6", "--out", out)
         assert "1.607±0.005" in text
         assert "GPF" in text
-        assert "with --out FOLDER, or start them with pbwn reproduce table-6 --scale short (or smoke, paper)." in text
+        assert (
+            "with --out FOLDER, or start the runs with pbwn reproduce table-6 --scale short (or smoke, paper)." in text
+        )
 
 
 @pytest.mark.parametrize("name", KNOWN)
