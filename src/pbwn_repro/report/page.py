@@ -69,11 +69,15 @@ def write(report: Report) -> Path:
 
 
 def write_files(
-    report: Report, folder: Path | None = None, tell: Callable[[str], None] = lambda doing: None, *, pdf: bool = False
+    report: Report,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda name: None,
+    *,
+    pdf: bool = False,
 ) -> list[Path]:
     """Write page, Markdown, tables and figures beside the runs or into `folder`; return the files, the page first.
 
-    `tell` is called with the name of each part before it is written.
+    `progress` is called with the name of each part before it is written.
     """
     if not report.shown:
         lines = "".join(f"\n  {path.relative_to(report.root)}: {reason}" for path, reason in report.left_out.items())
@@ -83,10 +87,10 @@ def write_files(
         )
     folder = folder or report.root
     drawn: Drawn = {section.anchor: drawings(section) for section in report.shown}
-    tell("report.html")
+    progress("report.html")
     files = [_write(folder / "report.html", page(report, drawn)), _write(folder / "report.md", whole(report))]
     for section in report.shown:
-        tell(f"tables and figures of {section.anchor}")
+        progress(f"tables and figures of {section.anchor}")
         if section.table is not None:
             tables, name = folder / "tables", section.anchor
             files.append(_write(tables / f"{name}.md", markdown(section.table)))
