@@ -259,8 +259,8 @@ class Cells:
             if self.artefact.table
             else " and ".join(dict.fromkeys(METRICS[column.metric].label for column in self.columns))
         )
-        ours = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
-        return Table(self.rows, columns, cells, unit, ours, medians=self.artefact.skewed)
+        legend = "mean ± standard deviation, median (runs)" if self.artefact.skewed else Table.ours
+        return Table(self.rows, columns, cells, unit, legend, medians=self.artefact.skewed)
 
     def _rows(self, titles: Mapping[str, str]) -> tuple[Row, ...]:
         styles = {str(value): name for value, name in self.axis.methods.items()}
