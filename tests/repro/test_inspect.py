@@ -85,8 +85,8 @@ MISUSES = {
         ["resnet-20", "--set", "depht=3"],
         "resnet-20 cannot be built: resnet-20 has no option",
     ),
-    "nothing behind the colon": (["my_models:"], "'my_models:' names no model"),
-    "no such module": (["my_modles:build"], "there is no module 'my_modles': install it, or start in the folder"),
+    "nothing behind the colon": (["my_models:"], "'my_models:' does not name a model"),
+    "no such module": (["my_modles:build"], "no module named 'my_modles': install it, or run from the folder"),
     "a module that lacks another": (["my_needs:build"], "module 'my_needs' needs 'no_such_package'"),
     "a script": (
         ["my_script:build"],
@@ -94,17 +94,17 @@ MISUSES = {
     ),
     "a slip of the pen": (
         ["my_slip:build"],
-        "module 'my_slip' cannot be imported (SyntaxError: invalid syntax at my_slip.py:2): correct it",
+        "module 'my_slip' cannot be imported (SyntaxError: invalid syntax at my_slip.py:2): fix it",
     ),
     "no such name": (["my_models:bild"], "module 'my_models' has no 'bild': did you mean 'build'?"),
-    "no model": (["my_models:number"], "my_models:number is of type int: a model, or what returns one, is needed"),
+    "no model": (["my_models:number"], "my_models:number is of type int: expected a callable that returns a model"),
     "another thing returned": (
         ["my_models:text"],
-        "my_models:text returned something of type str: a torch.nn.Module is needed",
+        "my_models:text returned an object of type str: expected a torch.nn.Module",
     ),
     "a call that fails": (["my_models:raising"], "my_models:raising() failed with KeyError: 'the weights'"),
     "a wrong argument": (["my_models:build", "--set", "wide=3"], "my_models:build(wide=3) failed with TypeError"),
-    "an argument that is missing": (["my_models:Holder.needs"], ". Arguments are given with --set: see --help"),
+    "an argument that is missing": (["my_models:Holder.needs"], ". Pass arguments with --set: see --help"),
     "an argument for a model": (["my_models:ready", "--set", "width=3"], "is a model already: it takes no --set width"),
     "an argument without value": (["my_models:build", "--set", "width"], "--set 'width': write NAME=VALUE"),
     "axes in words": (

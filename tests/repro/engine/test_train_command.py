@@ -188,25 +188,28 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
         (("--model", "mlp", "--data", "digits", "--epochs", "1e3"), "Invalid value for '--epochs': must be an integer"),
         (
             ("--model", "mlp", "--data", "digits", "--epochs", "1", "--steps", "1"),
-            "--epochs and --steps exclude each other",
+            "--epochs and --steps are mutually exclusive",
         ),
-        (("--model", "torch.nn:Flatten", "--data", "digits"), "pbwn: no length: add --epochs N or --steps N"),
-        (("--model", "torch.nm:Flatten", "--data", "digits"), "there is no module 'torch.nm'"),
+        (
+            ("--model", "torch.nn:Flatten", "--data", "digits"),
+            "pbwn: the length of the run is missing: add --epochs N",
+        ),
+        (("--model", "torch.nm:Flatten", "--data", "digits"), "no module named 'torch.nm'"),
         (
             ("--model", "mlp", "--data", "digits", "--batch-size", "50", "--accumulation", "3"),
             "pbwn: --batch-size 50 cannot be divided into 3 equal parts",
         ),
-        (("--model", "mlp", "--data", "digits", "--set", "optimizer.speed=3"), "no such field"),
-        (("--model", "mlp", "--data", "digits", "--device", "cuda"), "this torch sees no GPU"),
+        (("--model", "mlp", "--data", "digits", "--set", "optimizer.speed=3"), "unknown field"),
+        (("--model", "mlp", "--data", "digits", "--device", "cuda"), "torch finds no GPU"),
         (("--model", "vgg-e", "--data", "digits"), "vgg-e"),
-        (("--config", "nowhere.json"), "there is no such file"),
-        (("--config", "/"), "--config /: a file is needed; this is a folder"),
+        (("--config", "nowhere.json"), "--config nowhere.json: no such file"),
+        (("--config", "/"), "--config /: expected a file, found a folder"),
         (("--config", sys.executable), f"--config {sys.executable}: not JSON ("),
-        (("--model", "mlp", "--data", "digits", "--shard"), "start several with torchrun"),
+        (("--model", "mlp", "--data", "digits", "--shard"), "start them with torchrun"),
         (("--model", "mlp", "--data", "digits", "--device", "mps"), "choose from auto, cpu, cuda, cuda:<number>"),
         (("--model", "mlp", "--data", "digits", "--device", "cpu:3"), "choose from auto, cpu, cuda, cuda:<number>"),
         (("--model", "mlp", "--data", "digits", "--set", "model_options.foo=5"), "mlp has no option 'foo'"),
-        (("--model", "mlp", "--data", "digits", "--set", "model_options.num_classes=3"), "it follows from the data"),
+        (("--model", "mlp", "--data", "digits", "--set", "model_options.num_classes=3"), "is determined by the data"),
         (
             (
                 *("--model", "ladder", "--data", "digits", "--labels", "20"),
@@ -215,7 +218,10 @@ def test_tensorboard_gets_its_scalars(here, tmp_path):
             ),
             "denoising_weights for 2 hidden_sizes",
         ),
-        (("--model", "mlp", "--data", "digits", "--batch-size", "5000"), "has no batch of 5000: lower --batch-size\n"),
+        (
+            ("--model", "mlp", "--data", "digits", "--batch-size", "5000"),
+            "--batch-size 5000 exceeds the 1437 images of the split: lower --batch-size\n",
+        ),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=5"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=train"), "data.train"),
         (("--model", "mlp", "--data", "digits", "--set", "data.train=[]"), "data.train"),
@@ -232,10 +238,10 @@ def test_bad_words_say_what_to_change_and_write_nothing(here, words, message, tm
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model": 3, "data": "digits"}, "model: a name is needed; found 3"),
-        ({"model": "mlp", "data": 3}, "data: a name is needed; found 3"),
-        ({"model": "mlp", "data": {"name": 3}}, "data.name: a name is needed; found 3"),
-        ({"model": "mlp", "data": {"train": ["train"]}}, "data.name: a name is needed; found None"),
+        ({"model": 3, "data": "digits"}, "model: expected a name, found 3"),
+        ({"model": "mlp", "data": 3}, "data: expected a name, found 3"),
+        ({"model": "mlp", "data": {"name": 3}}, "data.name: expected a name, found 3"),
+        ({"model": "mlp", "data": {"train": ["train"]}}, "data.name: expected a name, found None"),
         ({"model": "mlp", "data": "digits", "method": 3}, "method must be a string, not 3"),
         ({"model": "mlp", "data": "digits", "epochs": True}, "epochs must be an integer, not True"),
         ({"model": "mlp", "data": "digits", "model_options": 3}, "model_options must be an object, not 3"),
@@ -325,4 +331,4 @@ def test_the_monitor_writes_into_the_run_folder_and_the_result_does_not_notice(h
 def test_a_method_without_a_projection_has_nothing_to_monitor(here, tmp_path):
     code, _, err = here(*QUICK, "--method", "normal", "--monitor", "2", "--out", tmp_path)
     assert code == USAGE
-    assert "has no projection that could be monitored" in " ".join(err.split())
+    assert "has no projection to monitor" in " ".join(err.split())
