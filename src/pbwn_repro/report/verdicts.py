@@ -484,11 +484,11 @@ def _wider(claim: Claim, criterion: Wider, cells: Cells) -> Iterator[Verdict]:
             ours, theirs = (good_settings(found[row], metric, best, criterion.margin) for row in pair)
             least = min(len(runs) for row in pair for runs in found[row].values())
             names = (cells.title(pair[0]), cells.title(pair[1]), column.title)
-            good = [f"{len(rates)} ({_listed(rates)})" if rates else "none" for rates in (ours, theirs)]
+            good = [f"{len(values)} ({_listed(values)})" if values else "none" for values in (ours, theirs)]
             words = (
-                f"Of {len(found[pair[0]])} {what}s at {column.title}, {names[0]} is within {criterion.margin:g} "
+                f"Of {len(found[pair[0]])} {what}s at {column.title}, those within {criterion.margin:g} "
                 f"{metric.points} of the {metric.superlative} {metric.words} "
-                f"({f'{significant(best)} {metric.unit}'.rstrip()}) at {good[0]}, {names[1]} at {good[1]}"
+                f"({f'{significant(best)} {metric.unit}'.rstrip()}): {names[0]} has {good[0]}; {names[1]} has {good[1]}"
                 f"{'' if least else '; some have not been run'}."
             )
             holds: Outcome = "holds" if len(ours) > len(theirs) else "does not hold"

@@ -53,8 +53,8 @@ def test_a_wider_range_is_one_with_more_good_rates(tmp_path, clipped, unclipped,
     assert [verdict.outcome for verdict in claim.verdicts] == [outcome]
     assert claim.preliminary
     good, less = words
-    assert claim.verdicts[0].sentence.startswith("Of 5 learning rates at MLP, SGD-G is within")
-    assert claim.verdicts[0].sentence.endswith(f"test error (2 %) at {good}, SGD-G, not clipped at {less}.")
+    assert claim.verdicts[0].sentence.startswith("Of 5 learning rates at MLP, those within 0.5 points of the lowest")
+    assert claim.verdicts[0].sentence.endswith(f"test error (2 %): SGD-G has {good}; SGD-G, not clipped has {less}.")
 
 
 def test_a_range_is_open_as_long_as_a_rate_has_no_run(tmp_path):
