@@ -264,9 +264,9 @@ def test_a_method_of_the_user_s_that_is_its_own_optimizer_is_one_class():
         ("own_methods:OwnOptimiser", "module 'own_methods' has no 'OwnOptimiser': did you mean 'OwnOptimizer'"),
         (
             "own_methds:OwnOptimizer",
-            "there is no module 'own_methds': install it, or start in the folder",
+            "no module named 'own_methds': install it, or run from the folder",
         ),
-        ("own_methods:", "names no method: write MODULE:CLASS"),
+        ("own_methods:", "does not name a method: write MODULE:CLASS"),
         ("own_methods:number", "is 3: a class derived from pbwn_repro.methods.Method"),
         ("own_methods:RowSGD", "a class derived from pbwn_repro.methods.Method"),
         ("own_methods:Demanding", r"own_methods:Demanding\(\) failed with TypeError"),

@@ -4,7 +4,7 @@ import pytest
 
 from pbwn_repro.config import ConfigError, read_config
 from pbwn_repro.models import recipe
-from pbwn_repro.runs.resolution import joined, parse, prepared, resolve
+from pbwn_repro.runs.resolution import merge, parse, prepared, resolve
 from storm import digits_config
 
 FIELDS = {"model": "mlp", "method": "pbwn", "epochs": 1, "data": {"name": "digits", "digest": "0"}}
@@ -15,31 +15,34 @@ LADDER = {"model": "ladder", "data": {"name": "digits", "digest": "0", "labels":
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"learning_rate": 0.1}, "learning_rate: there is no such field: choose from accumulation"),
+        ({"learning_rate": 0.1}, "learning_rate: unknown field: choose from accumulation"),
         ({"optimizer": {"kind": "sgd", "lr": -0.1}}, r"optimizer\.lr must be greater than 0, not -0.1"),
-        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.rate: there is no such field: choose"),
+        ({"optimizer": {"kind": "sgd", "rate": 0.1}}, r"optimizer\.rate: unknown field: choose"),
         ({"optimizer": {"kind": "sgd", "momentun": 0.9}}, r"optimizer\.momentun: .* did you mean 'momentum'\?"),
-        ({"bacth_size": 5}, r"bacth_size: there is no such field: did you mean 'batch_size'\?"),
-        ({"optimizer": {"kind": "rmsprop"}}, r"optimizer\.kind: there is no 'rmsprop': choose from sgd, adam, adamw"),
-        ({"optimizer": {"lr": 0.1}}, r"optimizer\.kind: it is missing: choose from sgd, adam, adamw"),
+        ({"bacth_size": 5}, r"bacth_size: unknown field: did you mean 'batch_size'\?"),
+        ({"optimizer": {"kind": "rmsprop"}}, r"optimizer\.kind: unknown kind 'rmsprop': choose from sgd, adam, adamw"),
+        ({"optimizer": {"lr": 0.1}}, r"optimizer\.kind: required field is missing: choose from sgd, adam, adamw"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"epochs": 1.5}, "epochs must be an integer, not 1.5"),
-        ({"steps": 5}, "--epochs and --steps exclude each other"),
-        ({"epochs": None}, "no length: add --epochs N or --steps N"),
+        ({"steps": 5}, "--epochs and --steps are mutually exclusive"),
+        ({"epochs": None}, "the length of the run is missing: add --epochs N or --steps N"),
         (
             {"batch_size": 100, "accumulation": 3},
             r"batch_size 100 cannot be divided into 3 equal parts \(accumulation 3, processes 1\)",
         ),
         ({"method": "pbnw"}, "method: unknown method 'pbnw': did you mean 'pbwn'"),
         ({"model": "resnet-21x"}, "model: unknown model"),
-        ({"model": "ladder"}, "needs a number of labels"),
-        ({**LADDER, "processes": 2}, "accumulation and processes have to be 1"),
-        ({**LADDER, "accumulation": 2}, "accumulation and processes have to be 1"),
-        ({"data": {"name": "digits", "digest": "0", "labels": 20}}, "the ladder, and no other model"),
+        ({"model": "ladder"}, "must be set for the ladder"),
+        ({**LADDER, "processes": 2}, "accumulation and processes must be 1"),
+        ({**LADDER, "accumulation": 2}, "accumulation and processes must be 1"),
+        (
+            {"data": {"name": "digits", "digest": "0", "labels": 20}},
+            r"data\.labels \(--labels\) must be .* only for it",
+        ),
         ({"optimizer": {"kind": "adam"}, "schedule": STEPS}, "with Adam, choose 'keep'"),
-        ({"model": "char-gpt"}, "char-gpt learns from text: give --data text:FILE"),
-        ({"data": {"name": "text-a", "digest": "0", "context": 8}}, "mlp learns from images: data.context is for text"),
-        ({"shard": True}, "start several with torchrun"),
+        ({"model": "char-gpt"}, "char-gpt needs text: give --data text:FILE"),
+        ({"data": {"name": "text-a", "digest": "0", "context": 8}}, "mlp needs images: data.context is for text"),
+        ({"shard": True}, "start them with torchrun"),
         ({"shard": True, "processes": 2, "method": "wn"}, "weights that wn recomputes in each pass"),
         ({"precision": "float8"}, "precision must be 'float32', 'bfloat16' or 'float16', not 'float8'"),
         ({"seed": "one"}, "seed must be an integer, not 'one'"),
@@ -99,11 +102,11 @@ def test_a_copy_is_prepared_as_the_recipe_says(model, encoding):
 def test_a_file_s_data_part_stays_with_the_same_data_and_goes_with_others():
     file = {"model": "resnet-20", "data": {"name": "cifar10", "digest": "0", "augmentation": "he", "labels": None}}
     for source in ("cifar10", "hf:somewhere/cifar10", "cifar10-jpeg"):
-        assert joined(file, {"data": source}) == {"model": "resnet-20", "data": source, "data.augmentation": "he"}
-    assert joined(file, {"data": "mnist"}) == {"model": "resnet-20", "data": "mnist"}
+        assert merge(file, {"data": source}) == {"model": "resnet-20", "data": source, "data.augmentation": "he"}
+    assert merge(file, {"data": "mnist"}) == {"model": "resnet-20", "data": "mnist"}
     ladder = {"data": {"name": "mnist", "digest": "0", "labels": 20, "normalisation": "unit-range"}}
-    assert joined(ladder, {"data": "digits"}) == {"data": "digits", "data.labels": 20}
-    assert joined({"epochs": None, "steps": 5, "seed": 1}, {"epochs": 2}) == {"epochs": 2, "seed": 1}
+    assert merge(ladder, {"data": "digits"}) == {"data": "digits", "data.labels": 20}
+    assert merge({"epochs": None, "steps": 5, "seed": 1}, {"epochs": 2}) == {"epochs": 2, "seed": 1}
 
 
 def test_wishes_are_laid_over_the_recipe():

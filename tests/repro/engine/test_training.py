@@ -22,7 +22,7 @@ from pbwn_repro.engine.reporting import Quiet
 from pbwn_repro.engine.state import unpack
 from pbwn_repro.runs.execution import execute
 from pbwn_repro.runs.folder import BusyError, RunFolder
-from pbwn_repro.tasks import classified, make_task
+from pbwn_repro.tasks import classification_metrics, make_task
 from storm import digits_config, run
 
 
@@ -219,7 +219,7 @@ def test_a_run_that_diverged_resumes_in_its_folder_where_such_steps_are_skipped(
     folder.result.unlink()
     again, _, said = train(**settings)  # stays what it was told once
     assert again == result
-    assert "steps that are not finite are skipped, as this run was told before" in said
+    assert "non-finite steps are skipped, as an earlier command for this run requested" in said
 
 
 def test_a_live_run_shows_its_metrics_and_what_no_checkpoint_knows_is_cut_off(tmp_path):
@@ -249,7 +249,7 @@ def looks(monkeypatch):
 
 @pytest.mark.parametrize("each_step", [False, True])
 def test_no_value_is_read_on_the_host_in_a_step_unless_that_costs_nothing(each_step, looks, monkeypatch):
-    monkeypatch.setattr(training_module.Training, "_looks_each_step", each_step)
+    monkeypatch.setattr(training_module.Training, "_checks_each_step", each_step)
     config = digits_config(model="resnet-8", method="normal")
     training = training_module.Training(config, load("digits"), Processes()).prepared()
     looks.clear()
@@ -311,7 +311,7 @@ def test_equal_scores_are_no_right_answer():
 
     dataset = load("digits")
     batches = Batches(dataset.test, augmentations.Augmentation(()), batch_size=100, order="fixed", last="keep")
-    scores = classified(Undecided(), batches, Processes(), 10)
+    scores = classification_metrics(Undecided(), batches, Processes(), 10)
     assert scores["test_error"] == pytest.approx(100 * (dataset.test.labels != 0).float().mean().item())
 
 
