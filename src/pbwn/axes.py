@@ -1,4 +1,4 @@
-"""Which dimensions of a weight index its neurons, per layer type."""
+"""The dimensions of a weight that index its neurons, by layer type."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Axes:
         return str(self.neurons) if self.groups == 1 else f"{self.neurons}, groups={self.groups}"
 
     def mismatch(self, shape: tuple[int, ...]) -> str | None:
-        """Say why these axes cannot describe a weight of this shape, or None where they can."""
+        """Return why these axes cannot describe a weight of this shape, or None if they can."""
         last = max(self.grouped, *self.neurons, 0)
         if last >= len(shape):
             return f"axes {self} need {last + 1} dimensions or more, the weight has {len(shape)}"
@@ -69,7 +69,7 @@ class Axes:
         return None
 
     def rows(self, weight: Tensor) -> Tensor:
-        """View the weight with its neurons in the leading dimensions; whatever its strides, nothing is copied."""
+        """View the weight with its neurons in the leading dimensions; nothing is copied, whatever its strides."""
         if self.groups == 1:
             blocks, neurons = weight, self.neurons
         else:
@@ -83,20 +83,20 @@ class Axes:
         return len(self.neurons) + (self.groups > 1)
 
     def neuron_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a tensor that holds one element per neuron."""
+        """Return the shape of a tensor that holds one element per neuron."""
         sizes = tuple(shape[d] for d in self.neurons)
         return sizes if self.groups == 1 else (self.groups, *sizes)
 
     def fan_in(self, shape: tuple[int, ...]) -> int:
-        """The number of weights of one neuron."""
+        """Return the number of weights of one neuron."""
         return prod(shape[d] for d in range(len(shape)) if d not in self.neurons) // self.groups
 
 
 def matrix_axes(axes: Axes, module: nn.Module, name: str) -> Axes:
-    """The axes of the matrices in a weight with these neuron axes: one norm for each of them.
+    """Return axes with one norm for each matrix in a weight with these neuron axes.
 
     The last axis counts the rows of a matrix, those before it count matrices, such as stacked experts. The matrices
-    that attention and recurrent layers pack into one weight are told apart.
+    that attention and recurrent layers pack into one weight are separate.
     """
     if len(axes.neurons) > 1:
         return Axes(axes.neurons[:-1])
@@ -108,7 +108,7 @@ def matrix_axes(axes: Axes, module: nn.Module, name: str) -> Axes:
         has_gates = attribute.startswith(("weight_ih", "weight_hh"))
         return Axes((), groups=shape[0] // module.hidden_size if has_gates else 1)
     outputs, inputs = (
-        next((size for size in (getattr(module, each, None) for each in names) if isinstance(size, int)), 0)
+        next((size for size in (getattr(module, name, None) for name in names) if isinstance(size, int)), 0)
         for names in _SIZES
     )
     if layer in _PACKED_NAMES and inputs and outputs == 3 * inputs and sorted(shape) == [inputs, outputs]:
@@ -116,8 +116,8 @@ def matrix_axes(axes: Axes, module: nn.Module, name: str) -> Axes:
     return Axes(())
 
 
-# Linear layers that make queries, keys and values of one size in one go, one after the other, and what such layers call
-# the numbers of their outputs and inputs.
+# The names of linear layers that compute queries, keys and values of equal size at once, one after the other, and the
+# attributes in which such layers keep their numbers of outputs and inputs.
 _PACKED_NAMES = ("qkv", "Wqkv", "c_attn", "in_proj", "qkv_proj")
 _SIZES = ("out_features", "nf"), ("in_features", "nx")
 
@@ -125,14 +125,14 @@ AxesOf: TypeAlias = "Axes | Callable[[nn.Module], Axes]"
 
 
 class MismatchError(ValueError):
-    """A weight whose shape contradicts what is known of its layer, or the sizes that the layer itself states."""
+    """A weight whose shape contradicts its layer type, or the sizes that the layer itself states."""
 
 
 @dataclass(frozen=True)
 class WeightAxes:
     """The neuron axes of one weight of a layer type, in each direction in which they are defined.
 
-    `dims` says how many dimensions the weight has: a derived layer that stores more, such as a stack of weights, has
+    `dims` is the number of the weight's dimensions: a derived layer that stores more, such as a stack of weights, has
     other axes.
     """
 
@@ -141,7 +141,7 @@ class WeightAxes:
     dims: int | None = None
 
     def find(self, module: nn.Module, shape: tuple[int, ...], direction: str) -> Axes | None:
-        """The axes of this module's weight, or None where they are not defined; raises `MismatchError`."""
+        """Return the axes of this module's weight, or None where they are not defined; raises `MismatchError`."""
         if self.dims not in (None, len(shape)):
             raise MismatchError(f"{len(shape)} dimensions instead of {self.dims}")
         axes = self.incoming if direction == "incoming" else self.outgoing
@@ -158,9 +158,9 @@ _ROWS, _COLUMNS = Axes((0,)), Axes((1,))
 
 
 def _by_sizes(unit: str, first: Literal["out", "in"], direction: str, module: nn.Module) -> Axes:
-    """The axes of a layer that states its sizes: stored (out, in / groups, ...) or (in, out / groups, ...).
+    """Return the axes of a layer that states its sizes: stored (out, in / groups, ...) or (in, out / groups, ...).
 
-    `first` is how layers of this type are stored; a derived layer may do it the other way round, and its sizes tell.
+    `first` is how layers of this type are stored; the sizes of a derived layer may show another order.
     """
     out_size, in_size = getattr(module, f"out_{unit}", None), getattr(module, f"in_{unit}", None)
     groups, stored = getattr(module, "groups", 1), first
@@ -188,8 +188,8 @@ def _matrices(*patterns: str) -> dict[str, WeightAxes]:
 
 _EXPERTS = {"weight": WeightAxes(Axes((0, 1)), Axes((0, 2)), dims=3)}
 
-# The weights of each layer type, by patterns of the parameters' names. A type that must not be imported here stands by
-# its qualified name.
+# The weights of each layer type, by patterns of the parameters' names. Types that must not be imported here are given
+# by their qualified names.
 _KNOWN: dict[type[nn.Module] | str, Mapping[str, WeightAxes]] = {
     nn.Linear: _sized("features", "out", 2),
     nn.Bilinear: {"weight": WeightAxes(_ROWS, dims=3)},
@@ -215,7 +215,7 @@ _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Parame
 
 
 def weight_axes(module: nn.Module, parameter: str) -> WeightAxes | None:
-    """What is known of one parameter of a module, by the nearest known type that it derives from, or by its form."""
+    """Return the known axes of one parameter, by the nearest known base type of its module or by its sizes."""
     known = _known_of(type(module)) or _mixture_of_experts(module)
     return next((axes for pattern, axes in known.items() if fnmatchcase(parameter, pattern)), None)
 
@@ -229,10 +229,10 @@ def _known_of(module_type: type[nn.Module]) -> Mapping[str, WeightAxes]:
 
 
 def _mixture_of_experts(module: nn.Module) -> dict[str, WeightAxes]:
-    """The stacked experts of transformers and their router, as their own sizes tell.
+    """Return the axes of the stacked experts of transformers and of their router, by their own sizes.
 
     Experts are three-dimensional, stored (expert, out, in) or (expert, in, out). That `gate_up_proj` packs two matrices
-    does not matter to its neurons. Where sizes do not tell, because a matrix is square, the axes are not known.
+    does not matter to its neurons. Where sizes are ambiguous, because a matrix is square, the axes are not known.
     """
     hidden = _first_size(module, "hidden_dim", "hidden_size")
     inner = _first_size(module, "intermediate_dim", "intermediate_size", "expert_dim", "moe_intermediate_dim")
@@ -254,9 +254,9 @@ _EXPERT_OUTPUTS = {"gate_up_proj": 2, "gate_proj": 1, "up_proj": 1, "down_proj":
 
 
 def _output_dim(shape: tuple[int, ...], size: int, is_output: bool, is_transposed: object) -> int | None:
-    """Which of dimensions 1 and 2 is the output of experts; one of them has the given size, of the output or the input.
+    """Return which of dimensions 1 and 2 is the output of experts, or None; `size` is that of the output or the input.
 
-    `is_transposed` is how transformers states it for most of its experts.
+    `is_transposed` is the attribute in which transformers states the order for most of its experts.
     """
     if size not in shape[1:]:
         return None
@@ -270,19 +270,19 @@ def _first_size(module: nn.Module, *names: str) -> int | None:
 
 
 def can_be_output_layer(module: nn.Module) -> bool:
-    """Whether a module maps features to others: linear layers, convolutions, and layers that were registered."""
+    """Whether a module maps features to features: linear layers, convolutions, and registered layers."""
     return _known_of(type(module)) not in ({}, _EXPERTS) and not isinstance(module, NEVER_LAST)
 
 
 def can_be_registered(layer: type[nn.Module]) -> bool:
-    """Whether a type has weights of its own: modules of all kinds derive from torch's containers."""
+    """Whether a type can have known weights: torch's containers, from which modules of all kinds derive, cannot."""
     return layer not in _CONTAINERS
 
 
 def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Callable[[nn.Module], Axes]) -> None:
-    """Teach pbwn the neuron axes of a custom layer, one keyword per weight; it holds for derived types too.
+    """Register the neuron axes of a custom layer, one keyword per weight, for derived types too.
 
-    Axes that depend on the layer's own settings are given as a function of the module.
+    Axes that depend on the layer's own settings are passed as a function of the module.
 
     >>> class Experts(nn.Module):
     ...     def __init__(self) -> None:
@@ -299,12 +299,12 @@ def register(layer: type[nn.Module], /, **weights: Axes | tuple[int, ...] | Call
             f"name the weights of {layer.__name__} and their axes: register({layer.__name__}, weight=(0,))"
         )
     given = {name: WeightAxes(axes if callable(axes) else as_axes(axes)) for name, axes in weights.items()}
-    # What is known of the type that it derives from still holds for the weights that are not named here.
+    # The known axes of its base type still hold for the weights that are not named here.
     _KNOWN[layer] = given | {name: axes for name, axes in _known_of(layer).items() if name not in given}
 
 
 def as_axes(axes: Axes | tuple[int, ...]) -> Axes:
-    """Accept a bare tuple for Axes."""
+    """Convert a bare tuple to Axes, and return Axes as they are."""
     if isinstance(axes, (tuple, list)):
         return Axes(tuple(axes))
     if not isinstance(axes, Axes):

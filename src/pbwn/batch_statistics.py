@@ -1,7 +1,7 @@
 """Running statistics that follow a projection: which weights each batch normalisation's statistics belong to.
 
-Which layer feeds which is observed in forward passes: the tensor that comes out of a weight's product must go into a
-batch normalisation, and nowhere else. Nothing is guessed.
+Which layer feeds which is observed in forward passes: the tensor that a weight's product returns must go into a batch
+normalisation, and nowhere else. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from pbwn.selection.names import NamedModule, layer_name, named_modules, named_p
 from pbwn.selection.table import Table, fold
 from pbwn.selection.trace import function_name
 
-# torch's products with a matrix: the dimension of the matrix that its output's channels have.
+# torch's products with a matrix: the dimension of the matrix that becomes the channels of the output.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
-_NORMALISING = re.compile("batch_norm.*|contiguous")  # what batch normalisations of torch call on their inputs
-_CALLS = 100  # of modules in training mode: what they have not used by then is not waited for
+_NORMALISING = re.compile("batch_norm.*|contiguous")  # what torch's batch normalisations call on their inputs
+_CALLS = 100  # passes in training mode that are observed at most: layers that none of them used are given up
 # What folding may change, as a share of the output: rounding, and in training an epsilon that acts on batch statistics.
 _FOLDED = {"evaluation": 0.01, "training": 0.05}
 _GATHERED = 5  # times 1 / momentum: after so many steps, 0.7 % of the statistics are older than the last projection
@@ -52,7 +52,7 @@ _GATHERED = 5  # times 1 / momentum: after so many steps, 0.7 % of the statistic
 
 @dataclass(frozen=True)
 class Feed:
-    """What goes into a batch normalisation.
+    """The input of a batch normalisation.
 
     Args:
         weight: the name of the weight whose product it is, or None.
@@ -69,8 +69,8 @@ class Feed:
         """The name of the weight that the statistics follow, or None."""
         return None if self.obstacle is not None or self.bias else self.weight
 
-    def words(self) -> str:
-        """What a table says about it."""
+    def text(self) -> str:
+        """Return its cell in a table."""
         if self.follows is not None:
             return self.follows
         return f"nothing: {self.obstacle or f'{self.weight} is followed by a bias'}"
@@ -82,15 +82,15 @@ class BatchStatistics:
     def __init__(self, model: nn.Module, weights: Sequence[ConstrainedWeight]) -> None:
         self._model, self._weights = unwrap(model), weights
         self.feeds: dict[str, Feed] = {}
-        self.gains: dict[str, str] = {}  # of weights whose product is multiplied by a vector at once: its name
-        self._biases: dict[str, set[str]] = {}  # the names of the parameters that are added in each weight's products
+        self.gains: dict[str, str] = {}  # of weights whose product is directly multiplied by a vector: its name
+        self._biases: dict[str, set[str]] = {}  # the names of the biases in each weight's products
         self._settled: set[str] = set()  # batch normalisations that were seen in training mode
-        self._calls = 0  # that were seen in training mode
+        self._calls = 0  # passes that were seen in training mode
         self._handles: list[Any] = []
-        self._seeing: _Seeing | None = None
+        self._observer: _PassObserver | None = None
 
     def watch(self) -> None:
-        """Observe which layer feeds which in forward passes, until each batch normalisation was seen in training mode.
+        """Observe forward passes until each batch normalisation was seen in training mode.
 
         Any module's call may be the outermost: a framework may call parts of the model one by one.
         """
@@ -110,8 +110,8 @@ class BatchStatistics:
         self._handles = []
         self._abandon()
 
-    def see(self, inputs: Any) -> None:
-        """Observe which layer feeds which in one pass with example inputs, in the model's own mode, and undo it."""
+    def observe(self, inputs: Any) -> None:
+        """Observe one pass with example inputs, in the model's own mode and without side effects."""
         self._register()
         advice = 'pass what its forward takes (a tuple if it takes several arguments), or "auto", or None'
         try:
@@ -128,7 +128,7 @@ class BatchStatistics:
 
     @property
     def is_unobserved(self) -> bool:
-        """Whether there are statistics, and no forward pass has shown which weights they belong to."""
+        """Whether there are statistics, but no forward pass has shown which weights they belong to."""
         counts = (getattr(norm.module, "num_batches_tracked", None) for norm in self._norms())
         return not self.feeds and any(count is not None and int(count) > 0 for count in counts)
 
@@ -137,14 +137,14 @@ class BatchStatistics:
         return any(_may_follow(norm.module, every) for norm in self._norms())
 
     def state(self) -> dict[str, Any]:
-        """What was seen, as plain values."""
+        """Return what was observed, as plain values."""
         feeds = {name: asdict(feed) for name, feed in self.feeds.items()}
         return {"feeds": feeds, "settled": sorted(self._settled)}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Restore what was seen in the run that saved the state."""
+        """Restore what was observed in the run that saved the state."""
         if state is not None:
-            # The very names of the weights: pickled, a state is then the same bytes as that of an uninterrupted run.
+            # The names as the same objects: a pickled state is then byte for byte that of an uninterrupted run.
             names = {weight.name: weight.name for weight in self._weights}
             self.feeds = {
                 name: Feed(**{**feed, "weight": names.get(feed["weight"], feed["weight"])})
@@ -153,7 +153,7 @@ class BatchStatistics:
             self._settled, self._calls = set(state["settled"]), 0
 
     def table(self, every: int | None = None) -> Table:
-        """Which statistics follow which weight at this interval, and why the others do not."""
+        """Return a table of which statistics follow which weight at this interval, and why the others do not."""
         rows = []
         for norm in self._norms():
             if getattr(norm.module, "running_mean", None) is None:
@@ -162,15 +162,17 @@ class BatchStatistics:
             limit = f", only in project(): every={every} is short of {_GATHERED} / momentum"
             if feed is None or feed.follows is None or _may_follow(norm.module, every):
                 limit = ""
-            words = "not seen yet" if feed is None else feed.words()
-            rows.append((norm.name, layer_name(norm.module), words, limit))
+            text = "not seen yet" if feed is None else feed.text()
+            rows.append((norm.name, layer_name(norm.module), text, limit))
         folded = fold(rows, name=lambda row: row[0], same=lambda row: (row[1], re.sub(r"\d", "#", row[2]), row[3]))
-        lines = [(name, each[0][1], _together([row[2] for row in each]) + each[0][3]) for name, each in folded]
+        lines = [
+            (name, members[0][1], _together([row[2] for row in members]) + members[0][3]) for name, members in folded
+        ]
         return Table(["running statistics", "layer", "follow"], lines)
 
     @contextmanager
     def following(self, model: nn.Module | None = None, *, every: int | None = None) -> Iterator[None]:
-        """Have statistics follow what happens to the weights inside; those of a copy of the model, if one is given.
+        """Have statistics follow changes of the weights inside; those of a copy of the model, if one is given.
 
         `every` is the interval of the projections; None for a call of `project()`. Where weights are sharded, every
         process has to call this.
@@ -183,29 +185,29 @@ class BatchStatistics:
             follow_(norm, _factors(weight, old, new, norm.num_features))
 
     def refuse_unfoldable(self, constraint: Constraint, radii: Mapping[str, float | Tensor]) -> None:
-        """Refuse weights that a projection rescales, if nothing right after them can take their norms."""
-        placed = {feed.weight for feed in self.feeds.values() if feed.obstacle is None} | self.gains.keys()
+        """Refuse weights that a projection rescales, if nothing right after them can absorb their norms."""
+        absorbed = {feed.weight for feed in self.feeds.values() if feed.obstacle is None} | self.gains.keys()
         unfoldable = []
         for weight in self._weights:
             if dtensor.is_sharded(weight.tensor):
                 raise ValueError(f'initial="fold": {weight.name!r} is sharded over processes: fold before sharding')
             own = radii.get(weight.name)
             deviations = constraint.deviations(dtensor.row_norms(weight.tensor, weight.axes), own).nan_to_num(0)
-            if weight.name not in placed and float(deviations.max()) > TOLERANCE[weight.tensor.dtype]:
+            if weight.name not in absorbed and float(deviations.max()) > TOLERANCE[weight.tensor.dtype]:
                 unfoldable.append(weight.name)
         if unfoldable:
             names = ", ".join(map(repr, unfoldable[:5])) + (", ..." if len(unfoldable) > 5 else "")
             raise ValueError(
-                f'initial="fold": no batch normalisation and no gain right after {names} can take the norms: leave '
+                f'initial="fold": no batch normalisation and no gain right after {names} can absorb the norms: leave '
                 'them alone with skip=, keep the norms with UnitNorm(radius="initial"), or pass initial=True'
             )
 
     @contextmanager
     @torch.no_grad()
     def folding(self, example: Any) -> Iterator[None]:
-        """Have what follows each weight take the factor that the weight is divided by inside; biases are scaled too.
+        """Have what follows each weight absorb the factor that the weight is divided by inside; biases are scaled too.
 
-        Example inputs show whether the function is the same afterwards: if not, all is put back, and that is an error.
+        Example inputs show whether the function is the same afterwards: if not, all is restored and an error is raised.
         """
         weights = list(self._weights)
         parameters = {named.name: named.parameter for named in named_parameters(self._model)}
@@ -231,19 +233,19 @@ class BatchStatistics:
 
     @torch.no_grad()
     def _output(self, inputs: Any, *, training: bool) -> list[Tensor]:
-        """The tensors that the model returns for example inputs; the pass leaves nothing behind."""
-        given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-        with restoring_model(self._model), restoring(tensors_in(given)):
+        """Return the model's output tensors for example inputs; the pass has no side effects."""
+        arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        with restoring_model(self._model), restoring(tensors_in(arguments)):
             if training != self._model.training:
                 self._model.train(training)
-            positional, keyword = call_arguments(self._model, given)
+            positional, keyword = call_arguments(self._model, arguments)
             found = tensors_in(self._model(*positional, **keyword))
-            return [each.clone() for each in found if each.is_floating_point() or each.is_complex()]
+            return [tensor.clone() for tensor in found if tensor.is_floating_point() or tensor.is_complex()]
 
     def _links(
         self, model: nn.Module, every: int | None, *, with_bias: bool = False
     ) -> list[tuple[ConstrainedWeight, BatchNorm]]:
-        """The weights and the batch normalisations whose statistics follow them at this interval."""
+        """Return the weights and the batch normalisations whose statistics follow them at this interval."""
         if not self.feeds:
             return []
         modules = {named.name: named for named in named_modules(model)}
@@ -262,7 +264,7 @@ class BatchStatistics:
         return found
 
     def _norms(self) -> list[NamedModule]:
-        """The batch normalisations, each once."""
+        """Return the batch normalisations, each once."""
         found = {id(named.module): named for named in named_modules(self._model) if isinstance(named.module, BatchNorm)}
         return list(found.values())
 
@@ -270,55 +272,55 @@ class BatchStatistics:
         return any(norm.name not in self._settled for norm in self._norms())
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._seeing is not None and self._seeing.is_stale:
+        if self._observer is not None and self._observer.is_stale:
             self._abandon()
-        if self._seeing is None:
+        if self._observer is None:
             call = sys._getframe(2)  # the module's call, which has called the hook, which has called this
-            self._seeing = _Seeing(module, call, self._weights, {id(each.module) for each in self._norms()})
-        self._seeing.enter(module, [*tensors_in(args), *tensors_in(kwargs)])
+            self._observer = _PassObserver(module, call, self._weights, {id(norm.module) for norm in self._norms()})
+        self._observer.enter(module, [*tensors_in(args), *tensors_in(kwargs)])
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
-        seeing = self._seeing
-        if seeing is None or not seeing.leave(module, output):
+        observer = self._observer
+        if observer is None or not observer.leave(module, output):
             return
-        self._seeing = None
+        self._observer = None
         names = {id(norm.module): norm.name for norm in self._norms()}
-        for key, feed in seeing.feeds().items():
+        for key, feed in observer.feeds().items():
             name = names[key]
             known = self.feeds.get(name)
             if known is not None and name in self._settled and known != feed:
                 feed = Feed(feed.weight, "what feeds it differs from pass to pass", feed.bias)
             self.feeds[name] = feed
-            if seeing.training:
+            if observer.training:
                 self._settled.add(name)
-        self._calls += seeing.training
+        self._calls += observer.training
         parameters = {id(named.parameter): named.name for named in named_parameters(self._model)}
-        self.gains |= {weight: parameters[key] for weight, key in seeing.gains().items() if key in parameters}
-        for weight, key in seeing.biases():
+        self.gains |= {weight: parameters[key] for weight, key in observer.gains().items() if key in parameters}
+        for weight, key in observer.biases():
             if key in parameters:
                 self._biases.setdefault(weight, set()).add(parameters[key])
         if not self._unsettled() or self._calls >= _CALLS:
             self.ignore()
 
     def _abandon(self) -> None:
-        """Forget a pass that was not seen to its end: a keyboard interrupt calls no hooks."""
-        if self._seeing is not None:
-            self._seeing.close()
-            self._seeing = None
+        """Drop a pass that was not seen to its end: a keyboard interrupt calls no hooks."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": [], "_seeing": None}
+        return {**self.__dict__, "_handles": [], "_observer": None}
 
 
 def _may_follow(norm: nn.Module, every: int | None) -> bool:
-    """Whether statistics are gathered anew between projections at this interval; None for a call of `project()`."""
+    """Whether statistics are renewed between projections at this interval; None for a call of `project()`."""
     momentum = getattr(norm, "momentum", None)
     return every is None or (momentum is not None and every >= _GATHERED / max(momentum, 1e-9))
 
 
 @torch.no_grad()
 def follow_(norm: BatchNorm, factors: Tensor) -> None:
-    """Rescale running statistics along with inputs that have a factor f for each channel: evaluation does not change.
+    """Rescale running statistics by each channel's factor f, as the inputs are: evaluation does not change.
 
     mean' = f mean and var' = f² (var + eps) - eps, where that is positive; else 0, the nearest possible value.
     """
@@ -334,20 +336,20 @@ def follow_(norm: BatchNorm, factors: Tensor) -> None:
 
 @dataclass
 class _Product:
-    """A weight's product on its way."""
+    """The product of a weight, and where it goes."""
 
     weight: str
-    bias: int | None  # the tensor that is added to it
-    channel: int | None  # the dimension along which it has one norm for each element, if there is one
+    bias: int | None  # the identity of the tensor that is added to it
+    channel: int | None  # the dimension along which each element has its own norm, if any
     norms: list[int] = field(default_factory=list)  # the batch normalisations that it went into
-    functions: list[str] = field(default_factory=list)  # torch's functions that took it elsewhere
+    functions: list[str] = field(default_factory=list)  # torch's functions that it went into
     modules: set[int] = field(default_factory=set)  # other layers that it went into
     gain: int | None = None  # the parameter that it was multiplied by
     is_output: bool = False
 
     @property
     def second_user(self) -> str | None:
-        """What uses it apart from one batch normalisation."""
+        """What uses it besides one batch normalisation, for a message."""
         if self.is_output:
             return "is returned as well"
         if self.functions or self.modules:
@@ -355,8 +357,8 @@ class _Product:
         return "goes into several batch normalisations" if len(self.norms) > 1 else None
 
 
-class _Seeing(TorchFunctionMode):
-    """One pass, from the outermost module's call to its end."""
+class _PassObserver(TorchFunctionMode):
+    """Observes one pass, from the outermost module's call to its end."""
 
     def __init__(
         self, outermost: nn.Module, call: FrameType, weights: Sequence[ConstrainedWeight], norms: set[int]
@@ -376,15 +378,15 @@ class _Seeing(TorchFunctionMode):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the outermost module's call is over without its end having been seen."""
+        """Whether the outermost module's call is over, but its end was not seen."""
         return self._thread == get_ident() and all(frame is not self._call for frame in callers())
 
     def close(self) -> None:
-        """Let torch's functions be again."""
+        """Stop intercepting torch's functions."""
         self._open.close()
 
     def enter(self, module: nn.Module, tensors: Sequence[Tensor]) -> None:
-        """Note what goes into a module."""
+        """Record what goes into a module."""
         self._depth += module is self._outermost
         if id(module) in self._norms:
             self._inside_norm += 1
@@ -397,7 +399,7 @@ class _Seeing(TorchFunctionMode):
                 product.modules.add(id(module))
 
     def leave(self, module: nn.Module, output: Any) -> bool:
-        """Note what comes out of a module; whether the pass is over."""
+        """Record what comes out of a module; return whether the pass is over."""
         self._inside_norm -= id(module) in self._norms
         if module is not self._outermost:
             return False
@@ -427,17 +429,14 @@ class _Seeing(TorchFunctionMode):
                 product.functions.append(name)
                 product.gain = _gain(name, operand, operands, product.channel)
         if name in _PRODUCTS and isinstance(result, Tensor):
-            self._note_product(name, result, args, keyword)
+            self._add_product(name, result, args, keyword)
         return result
 
-    def _note_product(self, name: str, result: Tensor, args: Sequence[Any], keyword: Mapping[str, Any]) -> None:
+    def _add_product(self, name: str, result: Tensor, args: Sequence[Any], keyword: Mapping[str, Any]) -> None:
         matrix = keyword.get("weight", args[1] if len(args) > 1 else None)
         bias = keyword.get("bias", args[2] if len(args) > 2 else None)
-        weight = next(
-            (each for each in self._weights if each.parameter_or_none is not None and each.parameter_or_none is matrix),
-            None,
-        )
-        if weight is None:
+        weight = next((weight for weight in self._weights if weight.parameter_or_none is matrix), None)
+        if weight is None or matrix is None:
             return
         channel = None
         if weight.axes.neurons == (_PRODUCTS[name],) or weight.axes == Axes(()):
@@ -447,25 +446,26 @@ class _Seeing(TorchFunctionMode):
         self._all.append(product)
 
     def feeds(self) -> dict[int, Feed]:
-        """What feeds each batch normalisation that was called."""
+        """Return what feeds each batch normalisation that was called."""
         return {key: self._feed(products) for key, products in self._inputs.items()}
 
     def gains(self) -> dict[str, int]:
-        """The parameter that each weight's product is multiplied by directly, if it goes nowhere else."""
+        """Return the parameter that each weight's product is directly multiplied by, if it goes nowhere else."""
         found: dict[str, int] = {}
         for product in self._all:
-            alone = len(product.functions) == 1 and len(product.modules) <= 1 and not product.norms
-            once = product.gain is not None and self._uses[product.gain] == 1 and not product.is_output
-            if alone and once and product.gain is not None and self._uses_of(product.weight) == 1:
+            if product.gain is None or product.is_output or product.norms or self._uses[product.gain] != 1:
+                continue
+            has_one_user = len(product.functions) == 1 and len(product.modules) <= 1
+            if has_one_user and self._uses_of(product.weight) == 1:
                 found[product.weight] = product.gain
         return found
 
     def biases(self) -> Iterator[tuple[str, int]]:
-        """The weights, and the tensors that are added in their products."""
+        """Return pairs of a weight and a tensor that is added in its product."""
         return ((product.weight, product.bias) for product in self._all if product.bias is not None)
 
     def _uses_of(self, weight: str) -> int:
-        return sum(self._uses[id(each.parameter_or_none)] for each in self._weights if each.name == weight)
+        return sum(self._uses[id(other.parameter_or_none)] for other in self._weights if other.name == weight)
 
     def _feed(self, products: Sequence[_Product | None]) -> Feed:
         known = [product for product in products if product is not None]
@@ -475,11 +475,11 @@ class _Seeing(TorchFunctionMode):
         if len(names) > 1:
             return Feed(None, f"{' and '.join(names)} share it")
         bias = any(product.bias is not None for product in known)
-        # All that the weight is multiplied with counts: what goes elsewhere is changed by a projection as well.
-        every = [each for each in self._all if each.weight == names[0]]
-        if self._uses_of(names[0]) > len(every):
+        # Every product of the weight counts: a projection also changes those that go elsewhere.
+        all_products = [product for product in self._all if product.weight == names[0]]
+        if self._uses_of(names[0]) > len(all_products):
             return Feed(names[0], f"{names[0]} is used in another function as well", bias)
-        for product in every:
+        for product in all_products:
             if product.second_user is not None:
                 return Feed(names[0], f"the output of {names[0]} {product.second_user}", bias)
             if not product.norms:
@@ -490,15 +490,15 @@ class _Seeing(TorchFunctionMode):
 
 
 class _Hook:
-    """A hook that holds nothing alive, and that copies and pickles of a model do not take along."""
+    """A hook that keeps nothing alive, and is left out of copies and pickles of a model."""
 
     def __init__(self, owner: BatchStatistics, method: str) -> None:
         self._owner, self._method = ref(owner), method
         self.__name__ = method
 
     def __call__(self, *args: Any) -> None:
-        is_recording = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        owner = None if is_recording else self._owner()
+        is_tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        owner = None if is_tracing else self._owner()
         if owner is not None:
             getattr(owner, self._method)(*args)
 
@@ -514,7 +514,7 @@ class _NoHook:
 
 
 def _gain(name: str, product: Tensor, operands: Sequence[Tensor], channel: int | None) -> int | None:
-    """The vector that a product is multiplied by, one element for each of its channels, as torch broadcasts it."""
+    """Return the identity of a vector of one element per channel that a product is multiplied by, or None."""
     others = [operand for operand in operands if operand is not product]
     if name not in ("mul", "__mul__", "__rmul__", "multiply") or len(others) != 1 or len(operands) != 2:
         return None
@@ -524,14 +524,14 @@ def _gain(name: str, product: Tensor, operands: Sequence[Tensor], channel: int |
 
 
 def _refuse_changed(outputs: Sequence[Tensor], before: Sequence[Tensor], *, training: bool) -> None:
-    """Refuse a fold that has changed what the model computes."""
+    """Refuse a fold that changed what the model computes."""
     mode = "training" if training else "evaluation"
-    allowed = [max(_FOLDED[mode], 8 * torch.finfo(one.dtype).eps) for one in before]
+    allowed = [max(_FOLDED[mode], 8 * torch.finfo(output.dtype).eps) for output in before]
     changes = relative_changes(outputs, before)
     if any(change > limit for change, limit in zip(changes, allowed, strict=True)):
         raise ValueError(
             f'initial="fold" would change the output for the inputs in follow= by {max(changes):.2g} of its size in '
-            f"{mode} mode: a weight, its output, its bias or its gain is used in a second way. All was put back: leave "
+            f"{mode} mode: a weight, its output, its bias or its gain has a second use. Everything was restored: leave "
             'such weights alone with skip=, keep the norms with UnitNorm(radius="initial"), or pass initial=True'
         )
 
@@ -541,14 +541,14 @@ def _norms_of(weights: Sequence[ConstrainedWeight]) -> list[Tensor]:
 
 
 def _factors(weight: ConstrainedWeight, before: Tensor, after: Tensor, channels: int) -> Tensor:
-    """What each channel of a weight's product was multiplied by, of the whole weight."""
+    """Return the factor of each channel of a weight's product, gathered over all processes."""
     factors = dtensor.gather(after / before, weight.tensor, weight.axes)
     factors = factors.where(factors.isfinite() & (factors > 0), 1).flatten()
     return factors.expand(channels) if factors.numel() == 1 else factors
 
 
 def _together(texts: Sequence[str]) -> str:
-    """Several lines of a table as one, with their names folded."""
+    """Join several lines of a table, with their names folded."""
     if len(set(texts)) == 1:
         return texts[0]
     reason = "nothing: " if texts[0].startswith("nothing: ") else ""

@@ -1,4 +1,4 @@
-"""What is on the sphere, how far off the rest is, and which neurons are dead or broken."""
+"""The check of the constrained weights: how far rows are off the sphere, and which are dead or broken."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RowIndex: TypeAlias = "int | tuple[int, ...]"
 
 @dataclass(frozen=True)
 class WeightReport:
-    """One weight, as the next step starts from it: the largest relative deviation of its rows, and which are special.
+    """One weight, as the next step starts from it: the largest relative deviation of its rows, and its special rows.
 
     A row's index is a number, or a tuple where several axes index the neurons. `dead` rows are zero, `nonfinite` ones
     hold NaN or infinity, `free` ones are not constrained, because they were zero at attach. Zero rows do not count for
-    the deviation; `zero_rows_allowed` says whether the constraint permits those that there are. `between_projections`
-    says that a step has moved the weight since its last projection, as an interval allows. `held` says whether an
-    optimizer still moves it: one that was replaced after attach is not the optimizer's any more. `in_model` says
-    whether its layer is still part of the model.
+    the deviation; `zero_rows_allowed` says whether the constraint permits the ones found. `between_projections` says
+    that a step has moved the weight since its last projection, as it does with an interval. `held` says whether an
+    optimizer still holds the weight: none holds one that was replaced after attach. `in_model` says whether its layer
+    is still part of the model.
     """
 
     name: str
@@ -43,16 +43,14 @@ class WeightReport:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The state of the constrained weights; `ok` where all is as the constraint promises."""
+    """The state of the constrained weights; `ok` if they are as the constraint requires."""
 
     weights: tuple[WeightReport, ...]
     hooks_in_place: bool = True
     gone: tuple[str, ...] = ()  # weights that were removed or parametrized after attach
-    unconstrained: tuple[str, ...] = ()  # weights that were left alone because nothing trained them, and are trained
-    stalled: tuple[
-        str, ...
-    ] = ()  # weights whose updates are never finite, so that a step rule leaves rows as they were
-    second_iterates: tuple[str, ...] = ()  # optimizers that keep another set of weights, which no projection reaches
+    unconstrained: tuple[str, ...] = ()  # weights that were not trained at attach, and are by now
+    stalled: tuple[str, ...] = ()  # weights with NaN in the optimizer's state, whose rows a step rule never moves again
+    second_iterates: tuple[str, ...] = ()  # optimizers with a second set of weights, which no projection reaches
 
     @property
     def between_projections(self) -> bool:
@@ -61,7 +59,7 @@ class Certificate:
 
     @property
     def ok(self) -> bool:
-        """Hooks and weights in place, no dead or broken neuron, on the sphere unless a projection is still to come."""
+        """Whether hooks and weights are in place, no row is dead or broken, and projected weights are on the sphere."""
         return not self.problems
 
     @property
@@ -86,18 +84,18 @@ class Certificate:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing and no problem, a sentence each."""
+        """What is worth knowing but no problem, one sentence each."""
         found = [f"{name}: {_rows(rows)} free, zero at attach" for name, rows in self.free.items()]
         for name in self.second_iterates:
             found.append(
-                f"{name} keeps a second set of weights, of which this says nothing: those it evaluates with may be off "
-                "the sphere"
+                f"{name} keeps a second set of weights, which is not checked: those it evaluates with may be off the "
+                "sphere"
             )
         return tuple(found)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything that keeps this from being ok, a sentence each."""
+        """Everything that keeps this from being ok, one sentence each."""
         found = []
         if not self.hooks_in_place:
             found.append(
@@ -108,12 +106,12 @@ class Certificate:
             found.append(f"{name}: removed or parametrized after attach: call detach() and attach again")
         for name in self.unconstrained:
             found.append(
-                f"{name}: trained now, and not constrained because it was not at attach: call projection.detach() and "
-                "pbwn.attach(model, optimizer, ...) again"
+                f"{name}: trained but not constrained, because it was not trained at attach: call projection.detach() "
+                "and pbwn.attach(model, optimizer, ...) again"
             )
         for name in self.stalled:
             found.append(
-                f"{name}: NaN in the optimizer's state, so that rows are never moved again: load an earlier checkpoint"
+                f"{name}: NaN in the optimizer's state, so its rows never move again: load an earlier checkpoint"
             )
         for weight in self.weights:
             if weight.nonfinite:
@@ -127,12 +125,12 @@ class Certificate:
                 )
             if not weight.in_model:
                 found.append(
-                    f"{weight.name}: its layer is no longer part of the model: see that an optimizer holds the new "
-                    "one's weights, call detach() and attach again"
+                    f"{weight.name}: its layer is no longer part of the model: make sure that an optimizer holds the "
+                    "new layer's weights, then call detach() and attach again"
                 )
             if weight.deviation > weight.tolerance and not weight.between_projections:
                 found.append(
-                    f"{weight.name}: off by {weight.deviation:.1e}, more than the {weight.tolerance:.0e} of rounding"
+                    f"{weight.name}: off by {weight.deviation:.1e}, more than rounding allows ({weight.tolerance:.0e})"
                 )
         return tuple(found)
 
@@ -174,9 +172,9 @@ def certify(
 ) -> tuple[WeightReport, ...]:
     """Measure every weight in float64. Where weights are sharded, every process has to call this.
 
-    `stored` has the tensors that the next step starts from, where these are not the weights. `between_projections`,
-    `not_held` and `removed` name the weights that are so: moved by a step since, held by no optimizer, in a layer that
-    the model has no longer.
+    `stored` has the tensors that the next step starts from, where these are not the weights. The names in
+    `between_projections` are those of weights that a step has moved since their last projection, in `not_held` of those
+    that no optimizer holds, in `removed` of those whose layer is no longer in the model.
     """
     stored = stored or {}
     return tuple(

@@ -1,4 +1,4 @@
-"""The sets that a neuron's weights are kept in."""
+"""The constraints: the sets that a neuron's weights are kept in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, tor
 Schedule: TypeAlias = Callable[[int], float]
 Radius: TypeAlias = 'float | Literal["initial", "sqrt-fan-in"] | Schedule'
 _RADIUS_WORDS = ("initial", "sqrt-fan-in")
-_SCHEDULED = (1e-15, 1e15)  # radii whose quotients with norms are in the range of every path
+_SCHEDULED_RANGE = (1e-15, 1e15)  # radii whose quotients with norms are in the range of every path
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,13 +26,13 @@ class UnitNorm:
     """The sphere: every neuron's weights have norm `radius` (equation 3: ddiag(W Wᵀ) = I).
 
     Args:
-        radius: a number; "initial", the norm that each neuron has when the constraint is attached, which is what a
-            pretrained model wants; "sqrt-fan-in", the square root of the number of a neuron's weights, so that they
+        radius: a number; "initial", the norm that each neuron has when the constraint is attached, as pretrained
+            models need; "sqrt-fan-in", the square root of the number of a neuron's weights, so that they
             have a mean square of 1; a function of the number of steps taken, such as `lambda step: 1 + step / 1000`;
             or a mapping from patterns of weight names to these (1 where none matches).
 
-    With "initial", a neuron that is zero at that moment, not finite, or too small for all the digits of its dtype, has
-    no norm to keep and stays free.
+    With "initial", a neuron that is zero at attach, not finite, or too small for the full precision of its dtype has no
+    norm to keep and stays free.
 
     >>> UnitNorm().factors(torch.tensor([0.5, 4.0]))
     tensor([2.0000, 0.2500])
@@ -53,11 +53,11 @@ class UnitNorm:
         object.__setattr__(self, "radius", checked)
 
     def factors(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
-        """What each neuron is multiplied by, `r / |w|`. `radii` are the neurons' own, where radius is not a number."""
+        """Return each neuron's factor `r / |w|`. `radii` are the neurons' own, where `radius` is not a number."""
         return _quotients(self.length if radii is None else radii, norms)
 
     def deviations(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
-        """How far each neuron is from the sphere, relative to its radius; a free neuron is never off."""
+        """Return each neuron's distance from the sphere, relative to its radius; 0 for a free neuron."""
         radii = self.length if radii is None else radii
         deviation = (norms / radii - 1).abs()
         return deviation.where(radii > 0, 0) if isinstance(radii, Tensor) else deviation
@@ -83,7 +83,7 @@ class UnitNorm:
 
 @dataclass(frozen=True)
 class MaxNorm:
-    """The ball: no neuron's weights are longer than `limit`; shorter ones are left bit for bit.
+    """The ball: no neuron's weights are longer than `limit`; shorter ones are unchanged bit for bit.
 
     >>> MaxNorm(2.0).factors(torch.tensor([0.5, 4.0]))
     tensor([1.0000, 0.5000])
@@ -95,11 +95,11 @@ class MaxNorm:
         object.__setattr__(self, "limit", _length("limit", self.limit, "3.0"))
 
     def factors(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
-        """What each neuron is multiplied by, 1 inside the ball and `limit / |w|` outside."""
+        """Return each neuron's factor, 1 inside the ball and `limit / |w|` outside."""
         return _quotients(self.limit, norms).clamp_(max=1)
 
     def deviations(self, norms: Tensor, radii: float | Tensor | None = None) -> Tensor:
-        """How far each neuron sticks out of the ball, relative to the limit."""
+        """Return each neuron's distance from the ball, relative to the limit."""
         return (norms / self.limit - 1).clamp(min=0)
 
     @property
@@ -117,14 +117,14 @@ def _quotients(length: float | Tensor, norms: Tensor) -> Tensor:
 
 
 def smallest_length(dtype: torch.dtype, fan_in: int) -> float:
-    """The norm of so many equal weights that are the smallest normal numbers of their dtype."""
+    """Return the norm of `fan_in` weights that are all the smallest normal number of their dtype."""
     return torch.finfo(dtype).tiny * math.sqrt(fan_in)
 
 
 def mismatch(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
-    """Say why so many weights of this dtype cannot have this norm, or None where they can.
+    """Return why `fan_in` weights of this dtype cannot have this norm, or None if they can.
 
-    Weights of equal size have all their digits if each is a normal number of its dtype.
+    Weights of equal size have full precision if each is a normal number of its dtype.
     """
     limits, name = torch.finfo(dtype), str(dtype).removeprefix("torch.")
     if length > limits.max:
@@ -135,12 +135,12 @@ def mismatch(length: float, dtype: torch.dtype, fan_in: int) -> str | None:
 
 
 def scheduled_radius(schedule: Schedule, step: int) -> float:
-    """The radius that a schedule gives for a number of steps.
+    """Return the radius that a schedule gives for a number of steps.
 
     >>> scheduled_radius(lambda step: 1 + step / 10, 5)
     1.5
     """
-    low, high = _SCHEDULED
+    low, high = _SCHEDULED_RANGE
     found = schedule(step)
     if _is_length(found) and low <= float(found) <= high:
         return float(found)
@@ -162,7 +162,7 @@ def _radius(radius: object) -> Radius:
 def _refuse_other_arguments(schedule: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(schedule)
-    except ValueError:  # a function of C may not tell
+    except ValueError:  # functions written in C may have no signature
         return
     try:
         signature.bind(0)
@@ -174,12 +174,12 @@ def _refuse_other_arguments(schedule: Callable[..., Any]) -> None:
 
 
 def _shown(radius: Any) -> str:
-    """A radius as it is printed: a function by its name."""
+    """Return a radius as it is printed: a function by its name."""
     return getattr(radius, "__name__", type(radius).__name__) if callable(radius) else repr(radius)
 
 
 def _length(name: str, length: object, example: str) -> float:
-    """A length as Python's own float."""
+    """Check a length and return it as a Python float."""
     if not _is_length(length):
         raise ValueError(f"{name} must be a positive number, such as {example}; got {length!r}")
     return float(length)

@@ -1,4 +1,4 @@
-"""What a training step costs, and what the constraint adds to it (section 3.3 of the paper)."""
+"""The cost of a training step, and what the constraint adds to it (section 3.3 of the paper)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pbwn.selection.table import Table
 
 @dataclass(frozen=True)
 class WeightCost:
-    """One constrained weight of n neurons with p weights each: FLOPs of its layer's step, and what is added to it.
+    """The FLOPs of one constrained weight of n neurons with p weights each: its layer's step, and what is added to it.
 
-    `step` is None where the layer is never called itself, as the output projection inside an attention layer: its
-    work is counted there.
+    `step` is None where the layer itself is never called, such as the output projection inside an attention layer,
+    where its work is counted.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Cost:
 
     @property
     def projection(self) -> float:
-        """What projecting adds to a step, 3np / T over all weights."""
+        """What the projection adds to a step, 3np / T over all weights."""
         return sum(weight.projection for weight in self.weights)
 
     @property
@@ -87,7 +87,7 @@ def cost(
         input_shape: the shape of one example.
         batch_size: the number of examples in a step.
         every: the interval T between projections.
-        selection: the weights to count, as `select(model)` returned them; by default those that it finds.
+        selection: the weights to count, as `select(model)` returned them; by default those of `select(model)`.
         input_dtype: `torch.long` for a model of tokens.
 
     >>> model = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
@@ -122,11 +122,11 @@ def cost(
 
 
 def _step_flops(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, int]:
-    """The FLOPs of a training step, by the name of the module; the model itself has the empty name."""
+    """Return the FLOPs of a training step, by module name; the model itself has the empty name."""
     inner = unwrap(model)
     try:
         forward = _forward_flops(copy.deepcopy(inner).to("meta").eval(), torch.zeros(shape, dtype=dtype, device="meta"))
-    except Exception:  # whatever the meta device does not have
+    except Exception:  # anything that the meta device does not support
         device = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
         advice = "pass the shape of one example as input_shape, and input_dtype=torch.long for a model of tokens"
         with restoring_model(inner), refusal_of(f"a batch of shape {shape}", advice):
@@ -151,7 +151,7 @@ def _forward_flops(model: nn.Module, example: Tensor) -> dict[str, int]:
         features = module.out_features * module.in1_features * module.in2_features
         uncounted[0] += 2 * output[..., 0].numel() * features
 
-    innermost = dict(named_modules(model))  # of a wrapper and what it wraps
+    innermost = dict(named_modules(model))  # a wrapper and what it wraps have one name
     handles = [
         module.register_forward_hook(count_bilinear)  # which torch does not count
         for module in model.modules()

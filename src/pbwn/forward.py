@@ -1,4 +1,4 @@
-"""Forward passes that leave nothing behind: what they are given, what comes out of them, and putting all back."""
+"""Forward passes without side effects: their arguments, their outputs, and restoring the state of the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITHOUT_TENSORS = (str, bytes, int, float, complex, torch.dtype, torch.device, 
 
 
 def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """The tensors in nested lists, dictionaries, data classes and objects that hold some."""
+    """Yield the tensors in nested lists, dictionaries, data classes and other objects."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -43,7 +43,7 @@ def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
 
 @contextmanager
 def refusal_of(inputs: str, advice: str) -> Iterator[None]:
-    """Turn whatever a model's pass raises into an error that says what the model was given, and what to do."""
+    """Turn any error of a model's pass into one that names the inputs and says what to do."""
     try:
         yield
     except Exception as error:
@@ -51,7 +51,7 @@ def refusal_of(inputs: str, advice: str) -> Iterator[None]:
 
 
 def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Positional and keyword arguments: a mapping in the last place whose keys are arguments is unpacked."""
+    """Return positional and keyword arguments: a mapping in the last position whose keys are arguments is unpacked."""
     if inputs and isinstance(inputs[-1], Mapping) and all(isinstance(key, str) for key in inputs[-1]):
         parameters = inspect.signature(model.forward).parameters
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -61,7 +61,7 @@ def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[An
 
 
 def restorer_of(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """What puts back, bit for bit, all that is done to dense tensors in place from now on."""
+    """Return a function that restores dense tensors, bit for bit, to what they are when this is called."""
     kept = [
         (tensor, tensor.detach().clone())
         for tensor in tensors
@@ -79,7 +79,7 @@ def restorer_of(tensors: Iterable[Tensor]) -> Callable[[], None]:
 
 @contextmanager
 def restoring(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Put what is done to tensors in place back afterwards."""
+    """Restore tensors that are changed in place inside."""
     restore = restorer_of(tensors)
     try:
         yield
@@ -89,7 +89,7 @@ def restoring(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def restoring_model(model: nn.Module) -> Iterator[None]:
-    """Put modes, buffers and random states back after a pass."""
+    """Restore modes, buffers and random states after a pass."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     restore = restorer_of(buffer for _, _, buffer in buffers if buffer is not None)
@@ -109,16 +109,16 @@ def restoring_model(model: nn.Module) -> Iterator[None]:
 
 
 def relative_changes(outputs: Sequence[Tensor], base: Sequence[Tensor]) -> list[float]:
-    """How much each tensor of the output differs, relative to itself; infinite where it has another shape."""
-    if [one.shape for one in outputs] != [one.shape for one in base]:
+    """Return the change of each output tensor relative to its base; infinite where shapes differ."""
+    if [tensor.shape for tensor in outputs] != [tensor.shape for tensor in base]:
         return [float("inf")] * len(base)
     return [_change(*pair) for pair in zip(outputs, base, strict=True)]
 
 
-def _change(one: Tensor, other: Tensor) -> float:
-    dtype = torch.complex128 if other.is_complex() else functional.wide_dtype(other)
-    same = (one == other) | (one.isnan() & other.isnan())  # infinities, as masked scores have
-    difference = (one.to(dtype) - other.to(dtype)).where(~same, 0)
-    size = other.to(dtype).where(other.isfinite(), 0)
+def _change(output: Tensor, base: Tensor) -> float:
+    dtype = torch.complex128 if base.is_complex() else functional.wide_dtype(base)
+    same = (output == base) | (output.isnan() & base.isnan())  # infinities, as masked scores have
+    difference = (output.to(dtype) - base.to(dtype)).where(~same, 0)
+    size = base.to(dtype).where(base.isfinite(), 0)
     change = difference.norm() / size.norm().clamp(min=torch.finfo(torch.float32).tiny)
     return float(change.nan_to_num(float("inf")))

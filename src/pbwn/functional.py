@@ -1,7 +1,7 @@
-"""The mathematics of the paper as pure functions of tensors: the meaning of everything else.
+"""The mathematics of the paper as functions of tensors: the reference for everything else.
 
-Everything here is computed in float64 and rounded once, and every faster path is tested against it. A weight is worked
-through in blocks of neurons, so that the float64 copies stay small.
+Everything here is computed in float64 and rounded once, and every faster path is tested against it. A weight is
+processed in blocks of neurons, so that the float64 copies stay small.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor
 from pbwn.axes import Axes
 from pbwn.constraint import TOLERANCE, Constraint, UnitNorm
 
-_BLOCK = 1 << 22  # elements that are widened at a time
-# How far a row may be off that a step rule leaves as it was: half of what `check()` allows, as norms are not exact.
+_BLOCK = 1 << 22  # elements that are widened at once
+# The deviation up to which a step rule leaves a row as it was: half of what `check()` allows, as norms are not exact.
 ROUNDING = {dtype: tolerance / 2 for dtype, tolerance in TOLERANCE.items()}
 
 
 @torch.no_grad()
 def row_norms(weight: Tensor, axes: Axes) -> Tensor:
-    """The norm of each neuron's weights, the square root of ddiag(W Wᵀ) in equation (3).
+    """Return the norm of each neuron's weights, the square root of ddiag(W Wᵀ) in equation (3).
 
     >>> row_norms(torch.tensor([[3.0, 4.0], [0.0, 1e-30]]), Axes((0,))).tolist()
     [5.0, 1.0000000031710769e-30]
     """
-    if axes.neuron_dims == 0 and weight.ndim > 1:  # a whole matrix, by its rows, so that they are widened in blocks
+    if axes.neuron_dims == 0 and weight.ndim > 1:  # a whole matrix: by rows, which are widened in blocks
         return _norms(row_norms(weight, Axes((0,))), 0)
     rows = axes.rows(weight.detach())
     norms = [_norms(block.to(wide_dtype(weight)), axes.neuron_dims) for [block] in blocks(axes.neuron_dims, rows)]
@@ -36,7 +36,7 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
 
 @torch.no_grad()
 def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
-    """The inner product of each neuron's weights with another tensor's, the diagonal of W Gᵀ in equation (5)."""
+    """Return the inner product of each neuron's weights with another tensor's, diag(W Gᵀ) in equation (5)."""
     wide = wide_dtype(weight)
     pairs = blocks(axes.neuron_dims, axes.rows(weight.detach()), axes.rows(other.detach()))
     dots = [_dots(rows.to(wide), others.to(wide), axes.neuron_dims) for rows, others in pairs]
@@ -53,8 +53,8 @@ def project_(
 ) -> Tensor:
     """Project each neuron's weights to the nearest point of the constraint, in place: w* = w / |w|, equation (10).
 
-    A zero row and a row that is not finite have no nearest point and are left as they are. `radii` are those of the
-    neurons where the constraint's own is not meant; a neuron whose radius is 0 is free.
+    A zero row and a row that is not finite have no nearest point and are left as they are. `radii` replaces the
+    constraint's radius by that of each neuron; a neuron whose radius is 0 is free.
 
     >>> project_(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), Axes((0,)))
     tensor([[0.6000, 0.8000],
@@ -79,7 +79,7 @@ def tangent_(gradient: Tensor, weight: Tensor, axes: Axes, *, radii: Tensor | No
         norms, dots = _norms(weights, axes.neuron_dims), _dots(weights, gradients, axes.neuron_dims)
         multiples = per_row((dots / norms / norms).nan_to_num_(0, 0, 0).where(length > 0, 0), rows)
         tangent = gradients - multiples * weights
-        rows.copy_(tangent.where(multiples != 0, gradients))  # rows that are tangent stay bit for bit
+        rows.copy_(tangent.where(multiples != 0, gradients))  # rows that are tangent already stay bit for bit
     return gradient
 
 
@@ -117,7 +117,7 @@ def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, ra
         start = old.to(lengths.dtype)
         update = rows.to(lengths.dtype) - start
         start_size, size = _norms(start, axes.neuron_dims), _norms(update, axes.neuron_dims)
-        divisor = start_size.where(start_size != 0, 1)  # nothing is along a row of zeros
+        divisor = start_size.where(start_size != 0, 1)  # no part of an update is along a row of zeros
         along = _dots(start, update, axes.neuron_dims) / divisor  # the update's part along the weights
         across = roots((size - along.abs()).clamp(min=0)) * roots(size + along.abs())
         if rate is None:
@@ -137,7 +137,7 @@ def _step_(weight: Tensor, before: Tensor, axes: Axes, radii: float | Tensor, ra
 def safe_factors(
     constraint: Constraint, norms: Tensor, radii: float | Tensor | None = None, *, leave_within: float = 0.0
 ) -> Tensor:
-    """What each neuron is multiplied by: 1 where its norm is zero or not finite, where it is free or close enough."""
+    """Return each neuron's factor: 1 where its norm is zero or not finite, or where it is free or close enough."""
     factors = constraint.factors(norms, radii)
     move = factors.isfinite() & (factors > 0)
     if leave_within:
@@ -154,14 +154,14 @@ def scale_rows_(weight: Tensor, axes: Axes, factors: Tensor) -> Tensor:
 
 
 def wide_dtype(weight: Tensor) -> torch.dtype:
-    """float64, or float32 on MPS, which has no float64."""
+    """Return float64, or float32 on MPS, which has no float64."""
     return torch.float32 if weight.device.type == "mps" else torch.float64
 
 
 def roots(squares: Tensor) -> Tensor:
-    """The square roots of a float64 tensor.
+    """Return the square roots of a float64 tensor.
 
-    Not by torch.sqrt: it uses threads, however few elements there are, and a forked process waits for them for ever.
+    Not by torch.sqrt: it uses threads, however few elements there are, and a forked process waits for them forever.
     """
     return squares.rsqrt().reciprocal_()
 
@@ -185,7 +185,7 @@ def per_row(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def _norms(rows: Tensor, neuron_dims: int) -> Tensor:
-    """Norms of rows in float64.
+    """Return the norms of rows in float64.
 
     Dividing by the largest entry first keeps the squares from overflowing and underflowing. They are added up by
     torch's sum, whose rounding errors do not grow with the length of a dimension as those of its norm do.
@@ -202,11 +202,11 @@ def _norms(rows: Tensor, neuron_dims: int) -> Tensor:
 
 
 def _dots(rows: Tensor, others: Tensor, neuron_dims: int) -> Tensor:
-    """The inner product of each row with another tensor's."""
+    """Return the inner product of each row with another tensor's."""
     return (rows * others).flatten(neuron_dims).sum(-1)
 
 
 def per_neuron(radii: float | Tensor, weight: Tensor, axes: Axes) -> Tensor:
-    """Radii as one for each neuron, in float64."""
+    """Expand radii to one for each neuron, in float64."""
     radii = torch.as_tensor(radii, dtype=wide_dtype(weight), device=weight.device)
     return radii.expand(axes.neuron_shape(tuple(weight.shape)))

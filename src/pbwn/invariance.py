@@ -1,4 +1,4 @@
-"""Does the scale of a weight matter? Found by rescaling it and comparing the model's outputs, not by names."""
+"""Whether the scale of a weight matters, found by rescaling it and comparing the model's outputs."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ from pbwn.selection import ConstrainedWeight, Selection, select
 from pbwn.selection.names import NamedParameter, by_object, is_scripted, named_parameters, unwrap
 from pbwn.selection.rules import axes_or_reason
 from pbwn.selection.table import Table, fold, plural, shape_text, tied_names, wrapped
-from pbwn.selection.trace import function_name, see_order
+from pbwn.selection.trace import function_name, trace_order
 
 Scale: TypeAlias = Literal["each neuron free", "layer as a whole", "passes on", "has meaning", "no effect"]
 Change: TypeAlias = "tuple[Tensor, Axes, Tensor]"  # a tensor, its axes, and a factor for each of its neurons
 
-# Powers of two rescale without rounding in any dtype. The first only enlarge: a normalisation's epsilon then acts less,
-# not more, and its effect stays within half of epsilon over the variance. What stays is confirmed with others, some of
-# them small: a saturated function that did not notice the first, or a single number that met by chance, changes then.
+# Powers of two rescale without rounding in any dtype. The first set only enlarges: a normalisation's epsilon then acts
+# less, not more, and its effect stays within half of epsilon over the variance. An unchanged output is confirmed with
+# the second set, some of it small: a saturated function, or a single number that was equal by chance, changes then.
 _SMALLEST = 1 / 16
 _FACTORS = ((2.0, 4.0, 8.0, 16.0), (_SMALLEST, 1 / 4, 32.0, 64.0))
 _COMMON = (64.0, _SMALLEST)
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")  # what normalisation layers call theirs
-# What counts as no change, as a share of what a random change of the weight does: covers the epsilon of 1e-5 of a
-# normalisation whose input has a variance from about 0.002 up.
+# What counts as no change, as a share of what a random change of the weight does: covers a normalisation's epsilon of
+# 1e-5 if its input has a variance of at least about 0.002.
 _TOLERANCE = 0.01
 # The functions of torch that add a tensor: to another, or as the bias of a product.
 _SUMS = re.compile(r"_{0,2}[ir]?(add|sub)_{0,2}|subtract")
 _PRODUCTS = re.compile(r"(bi)?linear|add(mm|mv|bmm)|baddbmm|conv(_transpose)?[123]d|convolution")
-_SHARE = 0.3  # of a sum that each trained parameter in it has at least during the passes, by root mean square
+_SHARE = 0.3  # least share of each trained parameter in a sum during the passes, by root mean square
 _LARGEST_EFFECT = 2.0  # relative to the output: a larger one does not widen the tolerance
-_VISIBLE = 10  # times rounding: where a random change of the weight does less, no change of scale can be told from it
+_VISIBLE = 10  # times rounding: where a random change of the weight does less, its scale cannot be judged
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class WeightScale:
-    """What the scale of one weight means.
+    """What the scale of one weight does.
 
     Args:
         name: the weight's name, and `others` those of the weights that are tied to it.
         layer: the name of its layer's type.
         shape: the weight's shape.
         scale: "each neuron free" if rows can be rescaled one by one, "layer as a whole" if only all of them by one
-            factor, "passes on" if the next layers can undo it, "has meaning" otherwise; "no effect" if the output does
-            not depend on the weight with these inputs, beyond rounding.
+            factor, "passes on" if the next layers can undo it, "has meaning" otherwise; "no effect" if, with these
+            inputs, the output does not depend on the weight beyond rounding.
         constrained: whether the selection constrains it.
         per_matrix: whether it has one norm as a whole.
     """
@@ -88,7 +88,7 @@ class WeightScale:
 
 @dataclass(frozen=True, repr=False)
 class Invariance:
-    """What `invariance` found: a weight a line where it is printed."""
+    """What `invariance` found; prints as a table with a line for each weight."""
 
     weights: tuple[WeightScale, ...]
 
@@ -108,7 +108,7 @@ class Invariance:
         return self.text()
 
     def text(self, max_rows: int | None = None) -> str:
-        """The table, with this many rows at most, and what it means."""
+        """Return the table, with this many rows at most, and notes on what it means."""
         notes = "\n".join(map(wrapped, self._notes()))
         return "\n\n".join(part for part in (self._table().text(max_rows), notes) if part)
 
@@ -142,7 +142,7 @@ class Invariance:
 
 
 def _row(weight: WeightScale) -> tuple[str, ...]:
-    """What follows from the scale, in words."""
+    """Return a weight's row in the table."""
     if not weight.constrained:
         consequence = "not constrained"
     elif weight.scale == "no effect":
@@ -161,13 +161,13 @@ def invariance(
 ) -> Invariance:
     """Find for each weight that could be constrained whether its scale matters, by rescaling it.
 
-    Rows are rescaled by different factors, then all by one, then with the next layers rescaled inversely; what leaves
-    the output in training mode as it is, with two sets of factors, decides. That takes up to five forward passes a
-    weight, without gradients, with the same draws for dropout, and in float32 for what is in half precision. Weights,
-    buffers, modes and random states are put back bit for bit afterwards.
+    Rows are rescaled by different factors, then all by one, then with the next layers rescaled inversely; the first of
+    these that leaves the output in training mode unchanged, with two sets of factors, decides. That takes up to five
+    forward passes per weight, without gradients, with the same draws for dropout, and in float32 for what is in half
+    precision. Weights, buffers, modes and random states are restored bit for bit afterwards.
 
-    Parameters that start as constants, such as biases of zero, or small, hide what they will do. So during the passes
-    one-dimensional parameters that train are moved away from zero, weights that are all zero are made random, and
+    Parameters that start as constants, such as biases of zero, or small, do not show their later effect. So during the
+    passes trained one-dimensional parameters are moved away from zero, weights that are all zero are made random, and
     what is added to features, such as biases and positions, is enlarged to a share of them.
 
     Args:
@@ -176,9 +176,9 @@ def invariance(
             dictionary of arguments in the last place is passed as keyword arguments.
         selection: which weights are constrained, from `pbwn.select` or `projection.selection`; what `attach` would
             choose if not given.
-        output: picks from what the model returns what counts, such as `lambda found: found.logits`; all floating-point
-            tensors in it but cached keys and values if not given.
-        progress: show a line of progress on stderr; None where that is a terminal.
+        output: a function that picks what counts from the model's output, such as `lambda result: result.logits`; by
+            default all floating-point tensors but cached keys and values.
+        progress: whether to show a line of progress on stderr; None: if that is a terminal.
 
     >>> first = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
     >>> model = nn.Sequential(*first, nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
@@ -202,18 +202,18 @@ def invariance(
         torch.compiler.set_stance("force_eager"),
         _in_float32(inner, inputs) as widened,
     ):
-        if not inner.training:  # else its layers have the modes that it trains with
+        if not inner.training:  # else each layer keeps the mode that it trains in
             inner.train()
         run.check(widened=widened)
         with restoring(run.written):
             found = select(inner, *inputs) if selection is None else selection
-            following = {id(named.parameter): after for named, after in see_order(inner, inputs)}
+            following = {id(named.parameter): after for named, after in trace_order(inner, inputs)}
         constrained = {name: weight for weight in found.constrained for name in (weight.name, *weight.others)}
         candidates = _candidates(inner, constrained, found.choice.direction)
         if not candidates:
             raise ValueError(
-                "the model has no weight that could be constrained: its layers are not known, or it has biases and "
-                "normalisation layers alone. pbwn.register teaches pbwn a layer's axes"
+                "the model has no weight that could be constrained: its layers are not known, or it has only biases "
+                "and normalisation layers. pbwn.register(...) registers the axes of a layer"
             )
         scales: list[WeightScale] = []
         with _generic(inner), _enlarged(inner, run):
@@ -238,13 +238,13 @@ def invariance(
 def _candidates(
     model: nn.Module, constrained: Mapping[str, ConstrainedWeight], direction: str
 ) -> list[ConstrainedWeight]:
-    """Every parameter whose neuron axes are known, frozen or not, once, in the model's order."""
+    """Return every parameter whose neuron axes are known, frozen or not, once, in the model's order."""
     found = []
     for first, *others in by_object(named_parameters(model)):
         name, module, attribute, parameter = first
         axes = axes_or_reason(first, direction, frozen_too=True)
         if not isinstance(axes, Axes) and name in constrained:
-            axes = constrained[name].axes  # those that the user has given
+            axes = constrained[name].axes  # those that the user passed
         if isinstance(axes, Axes):
             names = tuple(other.name for other in others)
             found.append(ConstrainedWeight(name, module, attribute, axes, tuple(parameter.shape), others=names))
@@ -258,11 +258,11 @@ class _Passes:
         self._model, self._inputs, self._output = model, inputs, output
         # What a pass may write to, apart from buffers: inputs, and embeddings that are renormalised in it.
         embeddings = [module for module in model.modules() if getattr(module, "max_norm", None) is not None]
-        self.written = [*tensors_in(inputs), *(each for module in embeddings for each in module.parameters())]
+        self.written = [*tensors_in(inputs), *(weight for module in embeddings for weight in module.parameters())]
 
     def __call__(self, *, epsilon: float = 1.0) -> list[Tensor]:
-        """The floating-point tensors of the output, with the epsilons of normalisation layers times a factor."""
-        torch.clear_autocast_cache()  # which holds the weights as they were
+        """Return the output's floating-point tensors, with the epsilons of normalisation layers times a factor."""
+        torch.clear_autocast_cache()  # which holds casts of earlier weights
         positional, keyword = call_arguments(self._model, self._inputs)
         with restoring_model(self._model), restoring(self.written), _epsilons_times(epsilon, self._model):
             torch.manual_seed(_SEED)
@@ -270,15 +270,16 @@ class _Passes:
             return self._picked(self._model(*positional, **keyword))
 
     def _picked(self, output: Any) -> list[Tensor]:
-        """Copies of the tensors in the output that count: a model may return one that the next pass writes to."""
+        """Copy the tensors in the output that count: a model may return one that the next pass writes to."""
         if self._output is not None:
             output = self._output(output)
         elif hasattr(output, "items"):  # cached keys and values are not a result
             output = {name: value for name, value in output.items() if name != "past_key_values"}
-        return [one.detach().clone() for one in tensors_in(output) if one.is_floating_point() or one.is_complex()]
+        found = (tensor for tensor in tensors_in(output) if tensor.is_floating_point() or tensor.is_complex())
+        return [tensor.detach().clone() for tensor in found]
 
     def check(self, *, widened: bool) -> None:
-        """Refuse inputs that the model refuses, outputs that say nothing, and passes that cannot be repeated."""
+        """Refuse inputs on which the model fails, outputs without numbers, and passes that cannot be repeated."""
         advice = (
             "pass what its forward takes, pbwn.invariance(model, *inputs), with several examples where it normalises "
             "batches"
@@ -292,7 +293,7 @@ class _Passes:
                 "the model returns no floating-point tensor: pass output= with a function that picks one from what it "
                 "returns, such as logits before a sample is drawn"
             )
-        if any(change > _floor(one) for change, one in zip(relative_changes(second, first), first, strict=True)):
+        if any(change > _floor(tensor) for change, tensor in zip(relative_changes(second, first), first, strict=True)):
             raise ValueError(
                 "the model's output differs from pass to pass with the same inputs and seeds: pass inputs for which it "
                 "does not, or switch off what draws from a random source other than torch's and Python's"
@@ -302,16 +303,16 @@ class _Passes:
 def _scale_of(
     candidate: ConstrainedWeight, after: Sequence[NamedParameter], bases: Mapping[float, list[Tensor]], run: _Passes
 ) -> Scale:
-    """Rescale a weight in one way after the other until the output stays as it is.
+    """Rescale a weight in one way after another until the output stays as it is.
 
-    `bases` are the outputs to compare with, by what the epsilons of normalisation layers are multiplied by.
+    `bases` are the outputs to compare with, by the factor of the epsilons of normalisation layers.
     """
     weight, axes, base = candidate.tensor, candidate.axes, bases[1.0]
-    floors = [_floor(one, weight.dtype) for one in base]
+    floors = [_floor(tensor, weight.dtype) for tensor in base]
 
     @cache
     def effects() -> list[float]:
-        """What a random change of the weight does; a pass that a large change of the output makes needless."""
+        """Return the effect of a random change of the weight; a pass that is skipped if the output changes much."""
         with restoring([weight]):
             _disturb_(weight, axes)
             return relative_changes(run(), base)
@@ -327,11 +328,11 @@ def _scale_of(
         tolerances = [_TOLERANCE * min(effect, _LARGEST_EFFECT) for effect in effects()]
         return all(change <= max(pair) for change, *pair in zip(found, tolerances, floors, strict=True))
 
-    def kept_by(changes: Iterable[Sequence[Change]]) -> bool:
-        return all(each and stays(each) for each in changes)
+    def kept_by(alternatives: Iterable[Sequence[Change]]) -> bool:
+        return all(changes and stays(changes) for changes in alternatives)
 
     mixed = [_factors(axes.neuron_shape(tuple(weight.shape)), weight, values) for values in _FACTORS]
-    alike = [torch.full_like(mixed[0], one) for one in _COMMON] if mixed[0].numel() > 1 else []
+    alike = [torch.full_like(mixed[0], factor) for factor in _COMMON] if mixed[0].numel() > 1 else []
     if kept_by([(weight, axes, factors)] for factors in mixed):
         scale: Scale = "each neuron free"
     elif alike and kept_by([(weight, axes, factors)] for factors in alike):
@@ -345,9 +346,9 @@ def _scale_of(
 
 
 def _moved_on(candidate: ConstrainedWeight, after: Sequence[NamedParameter], factors: Tensor) -> list[Change]:
-    """Rescale the rows with their biases, and the columns of all next layers inversely; nothing where that is unclear.
+    """Return factors of the rows and their biases, and the inverse ones of all next layers; none where that is unclear.
 
-    Where features were flattened in between, each row feeds a block of equal length.
+    Where features were flattened in between, each row feeds a block of columns of equal length.
     """
     changes: list[Change] = [(candidate.tensor, candidate.axes, factors)]
     bias = candidate.module._parameters.get("bias")
@@ -369,7 +370,7 @@ def _moved_on(candidate: ConstrainedWeight, after: Sequence[NamedParameter], fac
 
 
 def _factors(shape: tuple[int, ...], weight: Tensor, values: Sequence[float]) -> Tensor:
-    """A factor for each neuron, in random order, so that neighbours differ."""
+    """Return a factor for each neuron, in random order, so that neighbours differ."""
     generator = torch.Generator().manual_seed(_SEED)
     count = torch.Size(shape).numel()
     cycle = torch.tensor(values, dtype=torch.float64).repeat(count // len(values) + 1)[:count]
@@ -378,7 +379,7 @@ def _factors(shape: tuple[int, ...], weight: Tensor, values: Sequence[float]) ->
 
 
 def _disturb_(weight: Tensor, axes: Axes) -> None:
-    """Turn each neuron's weights by about half a right angle."""
+    """Turn each neuron's weights by about 45 degrees."""
     generator = torch.Generator().manual_seed(_SEED + 1)
     noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32).to(weight)
     norms = functional.row_norms(weight, axes)
@@ -388,12 +389,13 @@ def _disturb_(weight: Tensor, axes: Axes) -> None:
 
 @contextmanager
 def _in_float32(model: nn.Module, inputs: Sequence[Any]) -> Iterator[bool]:
-    """Compute in float32 what is in half precision, whose rounding hides what small parts of a model do."""
-    tensors = {id(each): each for each in (*model.parameters(), *model.buffers(), *tensors_in(inputs))}.values()
-    kept = [(each, each.data) for each in tensors if each.dtype in (torch.float16, torch.bfloat16)]
+    """Convert half precision to float32: its rounding hides the effect of small parts of a model."""
+    found = (*model.parameters(), *model.buffers(), *tensors_in(inputs))
+    tensors = {id(tensor): tensor for tensor in found}.values()
+    kept = [(tensor, tensor.data) for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)]
     with ExitStack() as stack:
-        for kind in {each.device.type for each in tensors}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
+        for device_type in {tensor.device.type for tensor in tensors}:
+            stack.enter_context(torch.autocast(device_type, enabled=False))
         try:
             with torch.inference_mode(mode=False):  # else a parameter would become another kind of tensor
                 for tensor, half in kept:
@@ -408,11 +410,12 @@ def _in_float32(model: nn.Module, inputs: Sequence[Any]) -> Iterator[bool]:
 def _refusing_pairs(model: nn.Module) -> Iterator[None]:
     """Refuse batches of two: batch normalisation turns each pair of values into signs, whatever their scale."""
 
-    def refuse(module: nn.Module, given: tuple[Any, ...]) -> None:
-        if module.training and given and given[0].ndim > 1 and given[0].numel() == 2 * given[0].shape[1]:
-            raise ValueError("batch normalisation of two values a channel leaves nothing but their order")
+    def refuse(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if module.training and args and args[0].ndim > 1 and args[0].numel() == 2 * args[0].shape[1]:
+            raise ValueError("batch normalisation of two values per channel leaves only their order")
 
-    handles = [each.register_forward_pre_hook(refuse) for each in model.modules() if isinstance(each, BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    handles = [norm.register_forward_pre_hook(refuse) for norm in norms]
     try:
         yield
     finally:
@@ -422,7 +425,7 @@ def _refusing_pairs(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _epsilons_times(factor: float, model: nn.Module) -> Iterator[None]:
-    """Divide epsilons as the variances next to them are divided by small factors: they then act as they did."""
+    """Multiply the epsilons of normalisation layers, to match variances that small factors of a weight reduce."""
     modules = [module for module in model.modules() if not is_scripted(module)]
     found = [(vars(module), name) for module in modules for name in _EPSILONS if type(vars(module).get(name)) is float]
     kept = [values[name] for values, name in found]
@@ -443,7 +446,7 @@ def _generic(model: nn.Module) -> Iterator[None]:
     zero = [parameter for parameter in trained if parameter.ndim > 1 and not parameter.any()]
     generator = torch.Generator().manual_seed(_SEED + 2)
     with restoring([*small, *zero]):
-        for parameter in small:  # the sign stays, for those that are positive by their meaning
+        for parameter in small:  # the sign stays, as some are positive by definition
             draws = torch.rand((2, *parameter.shape), generator=generator, dtype=torch.float64).to(parameter)
             sign = parameter.sign().where(parameter != 0, (draws[0] - 0.5).sign())
             parameter.copy_(sign * parameter.abs().clamp(min=0.2) * (0.5 + draws[1]))
@@ -454,7 +457,7 @@ def _generic(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _enlarged(model: nn.Module, run: _Passes) -> Iterator[None]:
-    """Enlarge trained parameters that are small against what they are added to, as biases are with large inputs."""
+    """Enlarge trained parameters that are small relative to what they are added to, as biases are with large inputs."""
     with _Sums(parameter for parameter in model.parameters() if parameter.requires_grad) as sums:
         run()
     small = [(parameter, _SHARE * ratio) for parameter, ratio in sums.ratios.items() if 1 < _SHARE * ratio < math.inf]
@@ -465,20 +468,20 @@ def _enlarged(model: nn.Module, run: _Passes) -> Iterator[None]:
 
 
 class _Sums(TorchFunctionMode):
-    """Notes how large the sums are that parameters are part of, as multiples of the part."""
+    """Measures the sums that parameters are part of, as multiples of the part."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
         self.ratios: dict[nn.Parameter, float] = {}
-        self._sources = WeakTensorKeyDictionary()  # the parameter that a tensor was computed from, if from one alone
+        self._sources = WeakTensorKeyDictionary()  # the only parameter that a tensor was computed from, if any
         for parameter in parameters:
             self._sources[parameter] = parameter
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        operands = [each for each in tensors_in((args, kwargs)) if each.is_floating_point()]
-        sources = [self._sources.get(each) for each in operands]
+        operands = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
+        sources = [self._sources.get(operand) for operand in operands]
         result = func(*args, **(kwargs or {}))
         if not (operands and isinstance(result, Tensor) and result.is_floating_point()):
             return result
@@ -494,13 +497,13 @@ class _Sums(TorchFunctionMode):
 
 
 def _size(tensor: Tensor) -> float:
-    """The root mean square of what is finite."""
+    """Return the root mean square of the finite elements."""
     wide = tensor.detach().to(functional.wide_dtype(tensor))
     return float(wide.where(wide.isfinite(), 0).square().mean().sqrt())
 
 
 def _floor(output: Tensor, weight_dtype: torch.dtype | None = None) -> float:
-    """What rounding alone may change."""
+    """Return the relative change that rounding alone may cause."""
     return 8 * max(torch.finfo(dtype).eps for dtype in (output.dtype, weight_dtype or output.dtype))
 
 
@@ -509,16 +512,16 @@ def _refuse(model: nn.Module) -> None:
         raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
-            raise ValueError(f"{name!r} is lazy and has no shape yet: call the model once, then ask")
+            raise ValueError(f"{name!r} is lazy and has no shape yet: call the model once first")
         if tensor.is_meta:
             raise ValueError(f"{name!r} is on the meta device and has no values: materialise it first")
         if dtensor.is_sharded(tensor):
-            raise ValueError(f"{name!r} is sharded over processes: ask on one process, before the model is sharded")
+            raise ValueError(f"{name!r} is sharded over processes: call this on one process, before sharding")
     dtensor.refuse_flattened(model)
 
 
 def _show(progress: bool | None, done: int, total: int, name: str) -> None:
-    """A line that is written over and over."""
+    """Show the progress on a line that is overwritten each time."""
     if progress or (progress is None and sys.stderr.isatty()):
         end = "\n" if done == total else ""
         print(f"\r\x1b[Kinvariance: {done} of {total} weights {name}", end=end, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Master weights: wider copies of weights that an optimizer keeps in its state, and steps on.
+"""Master weights: wider copies of weights that an optimizer keeps in its state and updates.
 
 The next step starts from the master, so the master is what is projected, and the weight is its rounded copy.
 """
@@ -17,15 +17,16 @@ from pbwn.selection import ConstrainedWeight
 
 _ADVICE = (
     "Projecting the weight alone would be undone by the next step. Use an optimizer that keeps no copy, with the model "
-    "in float32 (and autocast, if you like), or one whose state of the weight holds a wider tensor of its shape"
+    "in float32 (with autocast, if you like), or one whose state of the weight holds a wider tensor of its shape"
 )
-# How a tensor compares with a weight. Zeros, or no elements, say nothing, and an equal tensor may be a copy for another
-# purpose, such as an average; one with digits that the weight has lost in rounding is what it was rounded from.
+# How a tensor compares with a weight. Zeros and empty tensors decide nothing, and an equal tensor may be a copy for
+# another purpose, such as an average; a tensor with digits that the weight lost in rounding is what the weight was
+# rounded from.
 _DIFFERS, _ZERO, _EQUAL, _MORE_DIGITS = range(4)
 
 
 class _Candidate(NamedTuple):
-    """A tensor with as many elements as a weight, and where the optimizer keeps it; `key` if that is in its state."""
+    """A tensor with as many elements as a weight, where the optimizer keeps it, and its key if that is its state."""
 
     weight: ConstrainedWeight
     value: Tensor
@@ -38,7 +39,7 @@ class _Candidate(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether its key says that it is a master; not where it is the weight itself."""
+        """Whether its key names it a master, and it is not the weight itself."""
         if "master" not in str(self.key).lower():
             return False
         value, weight = dtensor.local(self.value), dtensor.local(self.weight.tensor)
@@ -54,39 +55,40 @@ class _Candidate(NamedTuple):
 def find_masters(
     optimizer: Optimizer, weights: Iterable[ConstrainedWeight], known: Collection[Hashable] = ()
 ) -> tuple[dict[str, Hashable], list[ConstrainedWeight]]:
-    """The key of each weight's master in the optimizer's state, by the weight's name, and the weights still to search.
+    """Return the key of each weight's master in the optimizer's state, by weight name, and the undecided weights.
 
     A master has the weight's shape and a wider dtype. It has a master's name and equals the weight to one unit of the
     weight's precision; or it rounds to the weight and has more digits; or it equals the weight and has the key of
-    another's master, of which some may be `known`. An equal tensor without any of these decides nothing: an average
-    of the weight is no different before the weight has moved.
-    Copies in other forms raise an error. This waits for the device once, if there is anything to compare.
+    another weight's master, of which some may be `known`. An equal tensor without any of these decides nothing: an
+    average of the weight is no different before the weight has moved. Masters in other forms raise an error.
+
+    This waits for the device once, if there is anything to compare.
     """
     candidates = list(_candidates(optimizer, [weight for weight in weights if weight.tensor.dtype.itemsize < 8]))
     compared = list(zip(candidates, _compare(candidates), strict=True))
-    keys = {*known, *(one.key for one, answer in compared if answer == _MORE_DIGITS)}
+    keys = {*known, *(candidate.key for candidate, result in compared if result == _MORE_DIGITS)}
     found: dict[str, Hashable] = {}
-    for one, answer in compared:
-        is_master = answer == _MORE_DIGITS or (answer != _DIFFERS and (one.key in keys or one.is_named))
-        if is_master and one.key is not None and one.value.shape == one.weight.tensor.shape:
-            found[one.weight.name] = one.key
+    for candidate, result in compared:
+        is_master = result == _MORE_DIGITS or (result != _DIFFERS and (candidate.key in keys or candidate.is_named))
+        if is_master and candidate.key is not None and candidate.value.shape == candidate.weight.tensor.shape:
+            found[candidate.weight.name] = candidate.key
     undecided: dict[ConstrainedWeight, None] = {}
-    for one, answer in compared:
-        if one.weight.name in found:
+    for candidate, result in compared:
+        if candidate.weight.name in found:
             continue
-        if answer == _MORE_DIGITS or one.is_named or one.is_lower_half:
-            form = f"{str(one.value.dtype).removeprefix('torch.')} of shape {tuple(one.value.shape)}"
+        if result == _MORE_DIGITS or candidate.is_named or candidate.is_lower_half:
+            form = f"{str(candidate.value.dtype).removeprefix('torch.')} of shape {tuple(candidate.value.shape)}"
             raise TypeError(
-                f"{type(optimizer).__name__} keeps master weights of {one.weight.name!r} in {one.where}, as {form}, "
-                f"which cannot be projected. {_ADVICE}"
+                f"{type(optimizer).__name__} keeps master weights of {candidate.weight.name!r} in "
+                f"{candidate.where}, as {form}, which cannot be projected. {_ADVICE}"
             )
-        if answer != _DIFFERS and dtensor.local(one.value).numel():
-            undecided[one.weight] = None
+        if result != _DIFFERS and dtensor.local(candidate.value).numel():
+            undecided[candidate.weight] = None
     return found, list(undecided)
 
 
 def look_up(optimizer: Optimizer, weight: ConstrainedWeight, key: Hashable) -> Tensor:
-    """The master of a weight as it is now."""
+    """Return the current master of a weight."""
     master = optimizer.state.get(weight.tensor, {}).get(key)
     if master is None:
         raise RuntimeError(
@@ -109,7 +111,7 @@ def has_second_iterate(optimizer: Optimizer) -> bool:
 
 
 def _candidates(optimizer: Optimizer, weights: Sequence[ConstrainedWeight]) -> Iterator[_Candidate]:
-    """The tensors in the state of each weight, and wider ones anywhere else, that have as many elements as it."""
+    """Yield the tensors with as many elements as a weight: those in its state, and wider ones anywhere else."""
     elsewhere: dict[int, list[tuple[str, Tensor]]] = {}  # by their number of elements
     pieces: dict[int, list[tuple[str, Tensor]]] = {}  # by the identity of the parameter that they may be of
     for where, value in _elsewhere(optimizer):
@@ -126,12 +128,12 @@ def _candidates(optimizer: Optimizer, weights: Sequence[ConstrainedWeight]) -> I
             elif value.numel() == size and value.ndim > 0:
                 yield _Candidate(weight, value, f"its state {key!r}", key)
         for where, tensor in others:
-            if (one := _Candidate(weight, tensor, where)).is_wider:
-                yield one
+            if (candidate := _Candidate(weight, tensor, where)).is_wider:
+                yield candidate
 
 
 def _elsewhere(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
-    """What an optimizer keeps outside of its state: in attributes of its own, and in its parameter groups."""
+    """Yield what an optimizer keeps outside its state, in attributes of its own and in its parameter groups."""
     for name, value in vars(optimizer).items():
         if name not in ("state", "param_groups", "defaults"):
             yield f"its attribute {name!r}", value
@@ -140,9 +142,9 @@ def _elsewhere(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
 
 
 def _pieces(optimizer: Optimizer, buffer: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """What a flat buffer holds of each parameter, if it holds those of one group, or of all groups, in their order.
+    """Yield each parameter's piece of a flat buffer, read as all parameters of one group, or of all groups, in order.
 
-    Some elements may be left over at its end.
+    The buffer may be padded at its end.
     """
     if buffer.ndim != 1:
         return
@@ -154,7 +156,7 @@ def _pieces(optimizer: Optimizer, buffer: Tensor) -> Iterator[tuple[Tensor, Tens
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
-    """The tensors in nested lists and dictionaries."""
+    """Yield the tensors in nested lists and dictionaries."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, Mapping):
@@ -167,11 +169,11 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _compare(candidates: Sequence[_Candidate]) -> list[int]:
-    """Compare candidates with their weights, all that are wider at once; the others differ."""
-    wider = [one for one in candidates if one.is_wider]
-    flags = [_equals(dtensor.local(one.weight.tensor), dtensor.local(one.value)) for one in wider]
+    """Compare candidates with their weights, with one synchronisation; those that are not wider differ."""
+    wider = [candidate for candidate in candidates if candidate.is_wider]
+    flags = [_equals(dtensor.local(candidate.weight.tensor), dtensor.local(candidate.value)) for candidate in wider]
     read = iter(torch.stack([flag.to(flags[0].device) for flag in flags]).tolist() if flags else ())
-    return [next(read) if one.is_wider else _DIFFERS for one in candidates]
+    return [next(read) if candidate.is_wider else _DIFFERS for candidate in candidates]
 
 
 def _equals(weight: Tensor, value: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ QUANTITIES = {
     "angle": "angle turned (rad)",
     "effective_rate": "effective rate of SGD, lr / |w|²",
 }
-# In the table: how each is titled and written.
+# The title and number format of each in the table.
 _COLUMNS = {
     "norm": ("norm", ".3f"),
     "drift": ("drift", ".1e"),
@@ -63,7 +63,7 @@ class Monitor:
             A quantity that is not defined, such as the share of a gradient that is zero, or the angle of weights
             that are not finite, is NaN.
         losses: if a loss was given, a dictionary for each projection of a recorded step and each call of `project()`:
-            `step`, `before` and `after`, the jump of figure 2b.
+            `step`, `before` and `after`, the jump in figure 2b.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Monitor:
         self._writer: Any = writer
         self._on_record: Callable[[list[dict[str, Any]]], None] | None = on_record
         self._stop: Callable[[], Callable[[], None] | None] = stop
-        self._kinds: dict[str, object] = {}  # what weights that are shown as one have in common
+        self._kinds: dict[str, object] = {}  # layer and shape of each weight: the table folds those that are equal
 
     def stop(self) -> None:
         """Stop recording. The records stay."""
@@ -105,15 +105,15 @@ class Monitor:
             stop()
 
     def latest(self) -> list[dict[str, Any]]:
-        """The latest record of each weight."""
+        """Return the latest record of each weight."""
         return list({record["weight"]: record for record in self.records}.values())
 
     def table(self) -> str:
-        """The latest record of each weight, as a table; weights of repeated blocks as one, with their medians."""
+        """Return the latest record of each weight as a table; repeated blocks are one row, with their medians."""
         if not self.records:
-            return self._nothing
+            return self._empty_message
         latest = self.latest()
-        weights = fold(latest, name=lambda each: str(each["weight"]), same=lambda each: self._kinds[each["weight"]])
+        weights = fold(latest, name=lambda row: str(row["weight"]), same=lambda row: self._kinds[row["weight"]])
         rows = [
             (name, *(format(_typical(quantity, records), form) for quantity, (_, form) in _COLUMNS.items()))
             for name, records in weights
@@ -125,13 +125,13 @@ class Monitor:
         return f"{when}\n\n{table}\n\n{wrapped(_LEGEND)}"
 
     @property
-    def _nothing(self) -> str:
-        """What there is to say before the first record."""
+    def _empty_message(self) -> str:
+        """The message before the first record."""
         first, second = self.every, 2 * self.every
-        return f"no step recorded yet: recorded are steps {first}, {second}, ...; monitor(every=1) records each"
+        return f"no step recorded yet: steps {first}, {second}, ... are recorded; monitor(every=1) records every step"
 
     def plot(self) -> Any:
-        """A matplotlib figure: a panel for each quantity, a line for each weight, over the steps."""
+        """Plot each quantity over the steps, with a line for each weight, and return the matplotlib figure."""
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError as error:
@@ -139,21 +139,21 @@ class Monitor:
                 "a plot needs matplotlib: pip install matplotlib, or use .records or .table()", name=error.name
             ) from error
         if not self.records and not self.losses:
-            raise RuntimeError(self._nothing)
+            raise RuntimeError(self._empty_message)
         names = list(dict.fromkeys(record["weight"] for record in self.records))
         figure = Figure(figsize=(10, 9 if self.losses else 6), layout="constrained")
         grid = figure.subplots(3 if self.losses else 2, 3, squeeze=False)
         for axes, (quantity, title) in zip(grid[:2].flat, QUANTITIES.items(), strict=True):
             for name in names:
-                lines = [(each["step"], each[quantity]) for each in self.records if each["weight"] == name]
-                axes.plot(*zip(*lines, strict=True), label=name, linewidth=1)
+                points = [(record["step"], record[quantity]) for record in self.records if record["weight"] == name]
+                axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("step")
-        grid[1][2].set_ylim(bottom=0)  # on the sphere it is constant but for rounding, which is not to be magnified
+        grid[1][2].set_ylim(bottom=0)  # constant on the sphere up to rounding, which should not be magnified
         if self.losses:
-            steps = [each["step"] for each in self.losses]
+            steps = [loss["step"] for loss in self.losses]
             for when, style in (("before", "o-"), ("after", "x-")):
-                values = [each[when] for each in self.losses]
+                values = [loss[when] for loss in self.losses]
                 grid[2][0].plot(steps, values, style, label=f"{when} the projection", markersize=3, linewidth=1)
             grid[2][0].set_title("loss", fontsize=9)
             grid[2][0].set_xlabel("step")
@@ -165,7 +165,7 @@ class Monitor:
         return figure
 
     def metrics(self, prefix: str = "pbwn") -> dict[str, float]:
-        """The latest record of each weight with one name for each number, for a logger."""
+        """Return the latest record of each weight as flat names and numbers, for a logger."""
         return {
             f"{prefix}/{quantity}/{record['weight']}": record[quantity]
             for record in self.latest()
@@ -181,47 +181,49 @@ class Monitor:
         return self.table() if self.records else repr(self)
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is recorded."""
+        """Whether a step is to be recorded."""
         return step % self.every == 0
 
     def loss_of(self, model: nn.Module) -> Tensor | None:
-        """The loss now, if one was given; the model and random states are left as they were."""
+        """Return the current loss, or None without a loss function; modes, buffers and random states are restored."""
         if self._loss is None:
             return None
         with restoring_model(model), torch.no_grad():
             loss = self._loss()
         if not isinstance(loss, Real) and not (isinstance(loss, Tensor) and loss.numel() == 1):
             found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-            raise TypeError(f"the loss of a monitor must be one number or a tensor with one; loss() returned {found}")
+            raise TypeError(
+                f"the loss of a monitor must be one number or a tensor with one element; loss() returned {found}"
+            )
         return torch.as_tensor(loss, dtype=torch.float32).detach().reshape(()).clone()
 
     def add_losses(self, step: int, before: Tensor | None, after: Tensor | None) -> None:
-        """Record the loss around a call of `project()`."""
+        """Record the loss before and after a call of `project()`."""
         if before is not None and after is not None:
-            self._note_losses(step, *torch.stack([before, after.to(before.device)]).tolist())
+            self._add_losses(step, *torch.stack([before, after.to(before.device)]).tolist())
 
     def add(
         self,
-        watched: Watched,
+        measurement: StepMeasurement,
         *,
         rates: Sequence[float | Tensor | None],
         projected: bool,
         losses: Sequence[Tensor | None],
     ) -> None:
-        """Read the quantities of a step, all at once, and pass them on."""
-        quantities = [one for each in watched.quantities(rates) for one in each]
+        """Record a step: read its quantities, all at once, and pass them to the writer and to `on_record`."""
+        quantities = [value for of_weight in measurement.quantities(rates) for value in of_weight]
         known = [loss for loss in losses if loss is not None]
         device, dtype = quantities[0].device, quantities[0].dtype
-        values = torch.stack([one.to(device, dtype) for one in (*quantities, *known)]).tolist()
+        values = torch.stack([value.to(device, dtype) for value in (*quantities, *known)]).tolist()
         found = []
-        self._kinds |= {weight.name: (weight.layer, weight.shape) for weight in watched.weights}
-        for index, weight in enumerate(watched.weights):
-            mine = values[index * len(QUANTITIES) : (index + 1) * len(QUANTITIES)]
-            record = dict(zip(QUANTITIES, mine, strict=True))
-            found.append({"step": watched.step, "weight": weight.name, "projected": projected, **record})
+        self._kinds |= {weight.name: (weight.layer, weight.shape) for weight in measurement.weights}
+        for index, weight in enumerate(measurement.weights):
+            own = values[index * len(QUANTITIES) : (index + 1) * len(QUANTITIES)]
+            record = dict(zip(QUANTITIES, own, strict=True))
+            found.append({"step": measurement.step, "weight": weight.name, "projected": projected, **record})
         self.records += found
         if len(known) == 2:
-            self._note_losses(watched.step, *values[-2:])
+            self._add_losses(measurement.step, *values[-2:])
         if self._writer is not None:
             for record in found:
                 for quantity in QUANTITIES:
@@ -229,7 +231,7 @@ class Monitor:
         if self._on_record is not None:
             self._on_record(found)
 
-    def _note_losses(self, step: int, before: float, after: float) -> None:
+    def _add_losses(self, step: int, before: float, after: float) -> None:
         self.losses.append({"step": step, "before": before, "after": after})
         if self._writer is not None:
             self._writer.add_scalar("pbwn/loss_before_projection", before, step)
@@ -237,13 +239,13 @@ class Monitor:
 
 
 @dataclass
-class Watched:
-    """A step that is recorded, while it is taken.
+class StepMeasurement:
+    """The measurements of a recorded step, while it is taken.
 
     Args:
-        step: its number.
+        step: the number of the step.
         weights: the weights that the step moves.
-        before: copies of what it starts from.
+        before: copies of the tensors that it starts from.
     """
 
     step: int
@@ -257,18 +259,18 @@ class Watched:
     _angles: list[Tensor] = field(default_factory=list)
 
     @torch.no_grad()
-    def see_gradients(self) -> None:
-        """Measure the gradients as they are; the first time in a step, where a closure completes them several times."""
+    def measure_gradients(self) -> None:
+        """Measure the gradients; only the first time in a step, where a closure completes them several times."""
         for index, weight in enumerate(self.weights if not self._gradients else ()):
             gradient, start = _gradient_of(weight.tensor), _wide(self.before[index])
             share = None if gradient is None else self._share_along(index, start, _wide(gradient))
             self._gradients.append(share)
 
     @torch.no_grad()
-    def see_updates(
+    def measure_updates(
         self, stored: Sequence[Tensor], constraint: Constraint, radii: Mapping[str, float | Tensor]
     ) -> None:
-        """Measure what the optimizer has done to the weights."""
+        """Measure the optimizer's updates, and the norms that they lead to."""
         for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
             start, now = _wide(self.before[index]), _wide(tensor)
             self._updates.append(self._share_along(index, start, now - start))
@@ -279,22 +281,22 @@ class Watched:
             self._drifts.append(dtensor.gather(deviations, now, weight.axes).max())
 
     @torch.no_grad()
-    def see_results(self, stored: Sequence[Tensor]) -> None:
-        """Measure where the whole step has led: the angle between each neuron's weights before and after, their mean.
+    def measure_angles(self, stored: Sequence[Tensor]) -> None:
+        """Measure the mean angle between each neuron's weights before and after the whole step.
 
-        From |a - b|² = (|a| - |b|)² + |a||b| |a/|a| - b/|b||²: the angle's cosine has no digits left where it is small.
+        From |a - b|² = (|a| - |b|)² + |a||b| |a/|a| - b/|b||²: the cosine of a small angle has no digits left.
         """
         for index, (weight, tensor) in enumerate(zip(self.weights, stored, strict=True)):
             start, now, axes = _wide(self.before[index]), _wide(tensor), weight.axes
-            old, new, apart = self._start(index, start), _row_norms(now, axes), _row_norms(now - start, axes)
-            squared = ((apart - (new - old)) * (apart + (new - old)) / old / new).clamp(0, 4)
+            old, new, distance = self._start(index, start), _row_norms(now, axes), _row_norms(now - start, axes)
+            squared = ((distance - (new - old)) * (distance + (new - old)) / old / new).clamp(0, 4)
             angles = 2 * torch.atan2(functional.roots(squared), functional.roots(4 - squared))
             angles = angles.where((old != 0) & (new != 0), 0)  # a row of zeros has no direction to turn
             self._angles.append(dtensor.gather(angles, now, axes).mean())
 
     @torch.no_grad()
     def quantities(self, rates: Sequence[float | Tensor | None]) -> Iterable[tuple[Tensor, ...]]:
-        """The quantities of each weight, in the order of `QUANTITIES`."""
+        """Yield the quantities of each weight, in the order of `QUANTITIES`."""
         for index, weight in enumerate(self.weights):
             norms = dtensor.gather(self._starts[index], self.before[index], weight.axes)
             alive = norms > 0
@@ -306,7 +308,7 @@ class Watched:
             yield (self._norms[index], self._drifts[index], share, self._updates[index], self._angles[index], effective)
 
     def _share_along(self, index: int, start: Tensor, vector: Tensor) -> Tensor:
-        """The norm of a vector's part along each neuron's weights, over the vector's norm: the paper's (w·g) w."""
+        """Return the norm of a vector's part along each neuron's weights, the paper's (w·g) w, over its own norm."""
         axes, norms = self.weights[index].axes, self._start(index, start)
         along = (dtensor.row_dots(start, vector, axes) / norms).where(norms > 0, 0)
         lengths = _row_norms(vector, axes)
@@ -314,25 +316,25 @@ class Watched:
         return functional.roots(part / whole).clamp(max=1)
 
     def _start(self, index: int, start: Tensor) -> Tensor:
-        """The norms of a weight's neurons before the step, measured once."""
+        """Return the norms of a weight's neurons before the step, measured once."""
         if index not in self._starts:
             self._starts[index] = _row_norms(start, self.weights[index].axes)
         return self._starts[index]
 
 
 def _typical(quantity: str, records: Iterable[Mapping[str, float]]) -> float:
-    """One number for several weights: the largest drift, and of what else is defined the median."""
+    """Return one number for several weights: the largest drift, the median of any other quantity, without NaN."""
     values = torch.tensor([record[quantity] for record in records], dtype=torch.float64)
     return float(values.max() if quantity == "drift" else values.nanmedian())
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """A tensor in float64, in which squares of float32 are in range and small angles keep their digits."""
+    """Return a tensor in float64, in which squares of float32 are in range and small angles keep their digits."""
     return tensor.detach().to(functional.wide_dtype(tensor))
 
 
 def _row_norms(tensor: Tensor, axes: Axes) -> Tensor:
-    """The norms of the rows of a float64 tensor. Squares are in range: rows that are not do not matter here."""
+    """Return the norms of a float64 tensor's rows. Squares beyond the range of float64 are not handled."""
     if dtensor.is_sharded(tensor):
         return dtensor.row_norms(tensor, axes)
     rows = axes.rows(tensor)
@@ -341,7 +343,7 @@ def _row_norms(tensor: Tensor, axes: Axes) -> Tensor:
 
 
 def _gradient_of(weight: Tensor) -> Tensor | None:
-    """The gradient of a weight, dense; where the weight is sharded, sharded like it."""
+    """Return the dense gradient of a weight, sharded like the weight."""
     if dtensor.is_sharded(weight):
         dtensor.local_gradient(weight)
     return weight.grad.to_dense() if weight.grad is not None and weight.grad.is_sparse else weight.grad

@@ -23,7 +23,7 @@ from pbwn.constraint import Constraint, MaxNorm, UnitNorm
 from pbwn.driver import Driver, moved_by, nothing
 from pbwn.functional import wide_dtype
 from pbwn.masters import has_second_iterate
-from pbwn.monitor import Monitor, Watched
+from pbwn.monitor import Monitor, StepMeasurement
 from pbwn.optimizer_hooks import StepHooks, hookable
 from pbwn.paths import batch as paths
 from pbwn.paths import dtensor
@@ -37,8 +37,8 @@ from pbwn.warning import warn
 
 _UNIT = UnitNorm()
 _attached: WeakSet[NormProjection] = WeakSet()
-_attaching = RLock()  # held while that set is changed or iterated over
-_REPLACED = 0.01  # how far initial norms may be off before the first step, relative to themselves
+_attaching = RLock()  # guards that set
+_LARGEST_CHANGE = 0.01  # of the initial norms between attach and the first step, relative to themselves
 
 
 def attach(
@@ -71,34 +71,34 @@ def attach(
     Args:
         model: any module, wrapped or not; its weights keep their names, storage, strides and dtype.
         optimizer: the optimizer that trains it, or several; weights that none of them holds are left alone.
-        every: project after every so many steps (the paper's interval T); None leaves it to `projection.project()`.
+        every: the number of steps between projections (the paper's interval T); None: only in `projection.project()`.
         gradient: "riemannian" makes gradients tangent to the spheres before each step, equation (7).
         step: how the optimizer's update is applied: "plain" leaves it as it is, "tangent" removes its part along each
             neuron's weights, "angle" takes only its direction and turns each neuron by about the learning rate, in
             radians. The last two keep a copy of the constrained weights.
         constraint: `UnitNorm()`, `UnitNorm(radius="initial")` for a pretrained model, or `MaxNorm(limit)`. With
-            `UnitNorm`, rows that are zero now are not constrained. A radius that is a function of the step must be
-            passed again when resuming; the step count comes from the state.
-        only: patterns of weights: constrain nothing but these.
+            `UnitNorm`, rows that are zero at attach stay free. A radius that is a function of the step must be passed
+            again when resuming; the step count comes from the state.
+        only: patterns of weights: constrain only these.
         also: patterns of weights to constrain that would be left alone, such as embeddings.
         skip: patterns of weights to leave alone. All patterns match the names of parameters and of modules.
         axes: neuron axes of weights in custom layers, by pattern of their name.
-        output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
+        output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules choose others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
         per: one norm for each "neuron", or one for each whole "matrix": stacked experts are a matrix each, and so are
             the matrices that attention and recurrent layers pack into one weight.
-        selection: what `pbwn.select(model, ...)` returned, in place of the arguments from `only` to here.
-        initial: project once now, which rescales the weights; rows that are on the sphere stay bit for bit as they
-            are. "fold" keeps the function: each neuron's norm goes into the batch normalisation or the gain right after
-            it. It needs `follow=` with example inputs, and raises an error where nothing can take the norms.
+        selection: what `pbwn.select(model, ...)` returned; it replaces the arguments from `only` to `per`.
+        initial: project once at attach, which rescales the weights; rows on the sphere stay unchanged bit for bit.
+            "fold" keeps the model's function: the batch normalisation or the gain right after a weight absorbs its
+            neurons' norms. It needs `follow=` with example inputs, and raises an error where nothing can absorb them.
         follow: whether the running statistics of a batch normalisation right after a weight are rescaled with it, so
             that evaluation does not change: "auto" does so in calls of `project()` and at intervals of at least
             5 / momentum steps, never at `every=1`; None never does. Which layer feeds which is observed in the first
-            forward passes. Example inputs (a tuple if the model takes several) show it now, so that the statistics
-            follow the initial projection too.
+            forward passes; with example inputs (a tuple if the model takes several) it is observed at attach, so
+            that the statistics follow the initial projection too.
         state: a saved `projection.state_dict()`: resume from there, without an initial projection. Load the model's and
             the optimizer's state first.
-        strict: raise an error, rather than warn, for a weight whose neuron axes are not known.
+        strict: raise an error, rather than warn, for a weight with unknown neuron axes.
         backend: how weights are projected: "numba" (compiled, on the CPU), "torch", "compile" (by torch's compiler), or
             "auto": numba where it is installed and supports the weight, else torch.
 
@@ -126,10 +126,10 @@ def attach(
         strict=strict,
     )
     if not selection.constrained:
-        cause = _cause_of_nothing(model, selection, held_by(optimizers))
+        cause = _why_empty(model, selection, held_by(optimizers))
         raise ValueError(f"nothing to constrain: {cause}.\n\n{selection.text(max_rows=20)}")
     _refuse_attached(selection.constrained)
-    paths.paths(selection.constrained, backend)  # an error now rather than in the first step
+    paths.paths(selection.constrained, backend)  # raises here rather than in the first step
     attached = NormProjection(
         model,
         selection,
@@ -159,7 +159,7 @@ def project_(
     selection: Selection | None = None,
     strict: bool = False,
 ) -> Selection:
-    """Project a model's weights once, in place, frozen ones too, and return what was projected.
+    """Project a model's weights once, in place, frozen ones included, and return the selection that was projected.
 
     For a copy of a model that trains with the constraint, such as an average of its weights, use
     `projection.project(copy)`: it knows which weights were constrained, and their radii.
@@ -188,12 +188,12 @@ def project_(
         zero_too=isinstance(constraint, MaxNorm),
     )
     if not selection.constrained:
-        cause = _cause_of_nothing(model, selection)
+        cause = _why_empty(model, selection)
         raise ValueError(f"nothing to project: {cause}.\n\n{selection.text(max_rows=20)}")
     paths.refuse_mismatches(constraint, selection.constrained, chosen_radii(constraint, selection.constrained))
     stored = {weight.name: weight.tensor for weight in selection.constrained}
     radii = measure_radii(constraint, selection.constrained, stored)
-    batch = Batch(selection.constrained, constraint, radii, backend="torch")  # once: not worth compiling
+    batch = Batch(selection.constrained, constraint, radii, backend="torch")  # not worth compiling for one call
     batch.project_(synchronize=True)
     return selection
 
@@ -225,8 +225,8 @@ class NormProjection:
         self._gradient = gradient
         self._step = step
         self._backend: Backend = backend
-        self._radii: dict[str, float | Tensor] = {}  # those of scheduled weights are to be multiplied
-        self._factors: dict[str, float] = {}  # what those were multiplied by at the last projection of each
+        self._radii: dict[str, float | Tensor] = {}  # those of scheduled weights before their factors
+        self._factors: dict[str, float] = {}  # of scheduled weights, at the last projection of each
         self._monitor: Monitor | None = None
         self._statistics = BatchStatistics(model, selection.constrained) if follow else None
         self._fsdp = dtensor.FsdpModules(model)
@@ -245,17 +245,17 @@ class NormProjection:
 
     @property
     def constraint(self) -> Constraint:
-        """What they are kept on."""
+        """The constraint that they are kept on."""
         return self._constraint
 
     @property
     def every(self) -> int | None:
-        """The number of steps from one projection to the next; None if only calls of `project()` project."""
+        """The number of steps between projections; None if only calls of `project()` project."""
         return self._every
 
     @property
     def gradient(self) -> Literal["ordinary", "riemannian"]:
-        """The gradient that the optimizer sees."""
+        """Which gradient the optimizer sees."""
         return self._gradient
 
     @property
@@ -284,17 +284,17 @@ class NormProjection:
         if model is not None and model is not self._model:
             dtensor.reshard(model)
             copies, radii = self._selection.counterparts(model), self._current_radii()
-            whole = self._whole(radii)
+            whole = self._gathered(radii)
             for copy in copies:
                 if copy.name in whole:
                     radii[copy.name] = dtensor.scatter(whole[copy.name], copy.tensor, copy.axes)
-            # The compiled paths serve the model that they were asked for; not every dtype and device of a copy.
+            # A compiled path was chosen for the model; it may not support the dtypes and the device of a copy.
             backend: Backend = "torch" if self._backend == "torch" else "auto"
             with self._following(model):
                 Batch(copies, self._constraint, radii, backend=backend).project_(synchronize=True)
             return
         for driver in self._drivers:
-            self._begin(driver)
+            self._ensure_started(driver)
         before = None if self._monitor is None else self._monitor.loss_of(self._model)
         if before is not None:
             dtensor.reshard(self._model)
@@ -307,8 +307,8 @@ class NormProjection:
             self._monitor.add_losses(self._drivers[0].steps, before, self._monitor.loss_of(self._model))
 
     def _following(self, copy: nn.Module | None = None, *, every: int | None = None) -> AbstractContextManager[None]:
-        """Have running statistics follow a projection, where that was requested and makes sense."""
-        if self._statistics is None or self._every == 1:  # statistics are gathered on the sphere then
+        """Return a context in which running statistics follow a projection, where requested and meaningful."""
+        if self._statistics is None or self._every == 1:  # the statistics are gathered on the sphere
             return nullcontext()
         is_first = every is not None and self._statistics.is_watching
         if (every is None or is_first) and self._statistics.is_unobserved:
@@ -332,19 +332,19 @@ class NormProjection:
         writer: Any = None,
         on_record: Callable[[list[dict[str, Any]]], None] | None = None,
     ) -> Monitor:
-        """Record what happens to each weight every so many steps, until `stop()` of the returned monitor is called.
+        """Record how each weight changes every `every` steps, until `stop()` of the returned monitor is called.
 
-        Recorded are the norms before the projection, the shares of gradient and update along the weights, the angle
+        A record holds the norms before the projection, the shares of gradient and update along the weights, the angle
         turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
         nothing; a recorded one keeps a copy of the constrained weights. Where weights are sharded, every process has to
         call this. It is not part of the state: call it again after resuming; the step count, that of `state_dict()`,
         continues.
 
         Args:
-            every: record every so many real steps of each optimizer.
-            loss: a function without arguments that returns the loss on some batch: it is called, without gradients,
-                before and after each projection of a recorded step and each call of `project()`. Whatever it changes
-                is restored.
+            every: the number of real steps of each optimizer between records.
+            loss: a function without arguments that returns the loss on some batch. It is called without gradients
+                before and after each projection of a recorded step and each call of `project()`; modes, buffers and
+                random states are restored.
             writer: a TensorBoard `SummaryWriter`, to which each record is added.
             on_record: called with each record, a list of dictionaries, one for each weight.
         """
@@ -362,7 +362,7 @@ class NormProjection:
     def _stop_monitor(self) -> None:
         self._monitor = None
         for driver in self._drivers:
-            driver.watched = None
+            driver.measurement = None
 
     def check(self) -> Certificate:
         """Measure every constrained weight, and check whether the hooks are in place.
@@ -373,36 +373,37 @@ class NormProjection:
         weights = [weight for weight in self._selection.constrained if weight.parameter_or_none is not None]
         paths.refuse_mismatches(self._constraint, weights, self._radii)
         paths.refuse_radii(weights, self._radii)
-        moved = [driver for driver in self._drivers if not driver.projected]
-        there = set(map(id, self._model.parameters()))
+        unprojected = [driver for driver in self._drivers if not driver.projected]
+        in_model = set(map(id, self._model.parameters()))
         reports = certify(
             weights,
             self._constraint,
             self._current_radii(),
             self._stored(weights),
-            between_projections={weight.name for driver in moved for weight in driver.weights},
+            between_projections={weight.name for driver in unprojected for weight in driver.weights},
             not_held={weight.name for driver in self._drivers for weight in driver.not_held()},
-            removed={weight.name for weight in weights if id(weight.tensor) not in there},
+            removed={weight.name for weight in weights if id(weight.tensor) not in in_model},
         )
         optimizers = [optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None]
+        stalled = [name for driver in self._drivers for name in driver.stalled()] if self._step != "plain" else []
         return Certificate(
             reports,
             hooks_in_place=self._is_hooked,
             gone=tuple(weight.name for weight in self._selection.constrained if weight.parameter_or_none is None),
             unconstrained=self._unconstrained(),
-            stalled=() if self._step == "plain" else tuple(name for each in self._drivers for name in each.stalled()),
-            second_iterates=tuple(type(one).__name__ for one in optimizers if has_second_iterate(one)),
+            stalled=tuple(stalled),
+            second_iterates=tuple(type(each).__name__ for each in optimizers if has_second_iterate(each)),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: step counts, settings, and the radii that neurons have of their own.
+        """Return what a resumed run needs: step counts, settings and per-neuron radii.
 
         Plain values and tensors, safe to load with `torch.load(..., weights_only=True)`. Where weights are sharded,
         every process has to call this. With `every=1` off the CPU, the count includes steps that a GradScaler skipped
-        inside a fused optimizer: to see that, one would have to wait for the device, and nothing depends on it.
+        inside a fused optimizer: detecting those would wait for the device, and nothing depends on them.
         """
         dtensor.reshard(self._model)
-        return self._state(self._whole(self._radii)).as_dict()
+        return self._state(self._gathered(self._radii)).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state. Weights are not touched: a resumed run equals an uninterrupted one."""
@@ -423,42 +424,42 @@ class NormProjection:
             driver.steps, driver.projected, driver.radius_step, driver.batch = steps, projected, at, None
             names = {weight.name for weight in driver.weights}
             driver.masters = {name: key for name, key in saved.masters.items() if name in names}
-            driver.unsearched, driver.undecided, driver.has_begun = None, (), steps > 0
+            driver.unsearched, driver.undecided, driver.has_started = None, (), steps > 0
         self._find_factors()
 
     def rebind(self, optimizer: Optimizer | Iterable[Optimizer]) -> None:
-        """Put the hooks on these optimizers: copying or pickling an optimizer loses them.
+        """Register the hooks on these optimizers: copying or pickling an optimizer loses them.
 
-        They replace the optimizers before them, in the same order, and must hold the same weights.
+        The optimizers replace the previous ones, in the same order, and must hold the same weights.
         """
         optimizers = hookable(optimizer)
-        _refuse_attached(self._selection.constrained, besides=self)
+        _refuse_attached(self._selection.constrained, ignoring=self)
         if len(optimizers) != len(self._drivers):
             attached = plural(len(self._drivers), "optimizer")
             raise ValueError(f"the projection was attached to {attached}; got {len(optimizers)}")
-        for driver, one in zip(self._drivers, optimizers, strict=True):
-            held = held_by([one])
+        for driver, new in zip(self._drivers, optimizers, strict=True):
+            held = held_by([new])
             for weight in driver.weights:
                 if id(weight.tensor) not in held:
                     raise ValueError(
-                        f"this {type(one).__name__} does not hold the model's weight {weight.name!r}, which is "
+                        f"this {type(new).__name__} does not hold the model's weight {weight.name!r}, which is "
                         "constrained: give it to the optimizer, or call detach() and attach again"
                     )
-            if self._step == "angle" and driver.optimizer_ref() is not one:
-                driver.check_angle(one)
+            if self._step == "angle" and driver.optimizer_ref() is not new:
+                driver.check_angle(new)
         self.detach()
         self._fsdp.find()
-        for driver, one in zip(self._drivers, optimizers, strict=True):
+        for driver, new in zip(self._drivers, optimizers, strict=True):
             hooks = StepHooks(
-                one,
+                new,
                 on_begin=partial(self._before_step, driver),
                 on_gradient=partial(self._on_gradient, driver),
                 on_step=partial(self._after_step, driver),
                 exact=bool(driver.schedules) or (self._every is not None and self._every > 1),
             )
-            if driver.optimizer_ref() is not one:
-                driver.keep_masters_of(one)
-            driver.hooks, driver.optimizer_ref = ref(hooks), ref(one)
+            if driver.optimizer_ref() is not new:
+                driver.keep_masters_of(new)
+            driver.hooks, driver.optimizer_ref = ref(hooks), ref(new)
             driver.unsearched, driver.undecided = None, ()
         if self._statistics is not None and self._every != 1:
             self._statistics.watch()
@@ -466,16 +467,16 @@ class NormProjection:
             _attached.add(self)
 
     def detach(self) -> None:
-        """Take the hooks off the optimizers: steps no longer project. The weights stay as they are.
+        """Remove the hooks from the optimizers: steps no longer project. The weights stay as they are.
 
-        The views of the weights' memory that are kept from step to step go too: to move a model off a device between
-        two steps, and free its memory there, call this before and `rebind(optimizer)` after.
+        This also drops the views of the weights' memory that are kept between steps: to move a model off a device
+        between two steps, and free its memory there, call this before and `rebind(optimizer)` after.
         """
         for driver in self._drivers:
             hooks = driver.hooks()
             if hooks is not None:
                 hooks.remove()
-            driver.hooks, driver.batch, driver.before, driver.watched = nothing, None, None, None
+            driver.hooks, driver.batch, driver.before, driver.measurement = nothing, None, None, None
         if self._statistics is not None:
             self._statistics.ignore()
         with _attaching:
@@ -495,13 +496,13 @@ class NormProjection:
         return f"<p>{escape(self._settings())}</p>{self._selection._repr_html_()}"
 
     def __getstate__(self) -> dict[str, Any]:
-        gone: dict[str, Any] = {"hooks": nothing, "optimizer_ref": nothing}
-        gone |= dict.fromkeys(("batch", "before", "watched"))
-        return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **gone) for driver in self._drivers]}
+        dropped: dict[str, Any] = {"hooks": nothing, "optimizer_ref": nothing}
+        dropped |= dict.fromkeys(("batch", "before", "measurement"))
+        return {**self.__dict__, "_monitor": None, "_drivers": [replace(driver, **dropped) for driver in self._drivers]}
 
     def _settings(self) -> str:
-        fixed = {None: "only by project()", 1: "after every step"}
-        interval = fixed.get(self._every, f"after every {self._every} steps")
+        special = {None: "only by project()", 1: "after every step"}
+        interval = special.get(self._every, f"after every {self._every} steps")
         step = "" if self._step == "plain" else f", {self._step} step (keeps a copy of the constrained weights)"
         return f"{self._constraint}, projected {interval}, {self._gradient} gradient{step}"
 
@@ -513,14 +514,14 @@ class NormProjection:
         project: bool | Literal["fold"],
         example: Any = None,
     ) -> None:
-        """Begin a training run, or resume one: radii are measured, the weights projected once if asked for."""
+        """Start a training run, or resume one: measure the radii, and project the weights once if requested."""
         weights = self._selection.constrained
         for driver, optimizer in zip(self._drivers, optimizers, strict=True):
             driver.optimizer_ref = ref(optimizer)
             if self._step == "angle":
                 driver.check_angle(optimizer)
             if self._step != "plain" and type(optimizer).__module__.startswith("torch.optim"):
-                driver.refuse_half_precision(self._step)  # torch's own keep no masters: an error now, not in a step
+                driver.refuse_half_precision(self._step)  # torch's own keep no masters: raises here, not in a step
         if state is not None:
             self.load_state_dict(state)
             paths.refuse_mismatches(self._constraint, weights, self._radii)
@@ -531,19 +532,19 @@ class NormProjection:
             paths.refuse_mismatches(self._constraint, weights, chosen_radii(self._constraint, weights))
             self._radii = measure_radii(self._constraint, weights, self._stored(weights))
             self._find_factors()
-            with self._initially(optimizers, project, example):
+            with self._initial_context(optimizers, project, example):
                 for driver in self._drivers if project else ():
                     self._batch_at(driver, 0).project_deviating_()
                     driver.projected = True
         self.rebind(optimizers)
 
-    def _initially(
+    def _initial_context(
         self, optimizers: Sequence[Optimizer], project: bool | Literal["fold"], example: Any
     ) -> AbstractContextManager[None]:
-        """Have what follows the weights take part in the initial projection, if example inputs show what that is."""
+        """Return a context in which what follows the weights is adjusted to a projection, given example inputs."""
         if self._statistics is None or example is None:
             return nullcontext()
-        self._statistics.see(example)
+        self._statistics.observe(example)
         dtensor.reshard(self._model)
         if project != "fold":
             return self._statistics.following()
@@ -569,33 +570,33 @@ class NormProjection:
         )
 
     def _stored(self, weights: Iterable[ConstrainedWeight]) -> dict[str, Tensor]:
-        """The tensors that the next step starts from, by the weight's name."""
+        """Return the tensors that the next step starts from, by weight name."""
         masters = {name: find for driver in self._drivers for name, find in driver.master_finders().items()}
         return {weight.name: masters[weight.name]() if weight.name in masters else weight.tensor for weight in weights}
 
     def _unconstrained(self) -> tuple[str, ...]:
-        """The weights that would be constrained now: unfrozen, given to an optimizer, untied or put in since."""
+        """Return the weights that attaching would constrain by now: unfrozen, given to an optimizer, untied or new."""
         held = held_by(optimizer for driver in self._drivers if (optimizer := driver.optimizer) is not None)
         with _attaching:
-            served = {id(weight.parameter_or_none) for other in _attached for weight in other._selection.constrained}
+            taken = {id(weight.parameter_or_none) for other in _attached for weight in other._selection.constrained}
         trained = (
             named
             for named in named_parameters(self._model)
-            if named.parameter.requires_grad and id(named.parameter) in held and id(named.parameter) not in served
+            if named.parameter.requires_grad and id(named.parameter) in held and id(named.parameter) not in taken
         )
         return tuple(unconstrained(self._model, self._selection, trained))
 
     def _current_radii(self) -> dict[str, float | Tensor]:
-        """The radii at the last projection, by the weight's name."""
+        """Return the radii at the last projection, by weight name."""
         return {name: radii * self._factors.get(name, 1.0) for name, radii in self._radii.items()}
 
     def _find_factors(self) -> None:
-        """Have the radii of scheduled weights be those of their last projection, by the optimizer of most steps."""
+        """Set the factors of scheduled radii to those of the last projection, that of most steps if they differ."""
         for driver in sorted(self._drivers, key=lambda driver: driver.radius_step):
             self._factors |= driver.radius_factors()
 
-    def _whole(self, radii: Mapping[str, float | Tensor]) -> dict[str, Tensor]:
-        """The radii that neurons have of their own, of whole weights, by the weight's name."""
+    def _gathered(self, radii: Mapping[str, float | Tensor]) -> dict[str, Tensor]:
+        """Gather per-neuron radii over all processes, by weight name."""
         return {
             weight.name: dtensor.gather(own, weight.tensor, weight.axes).clone()
             for weight in self._selection.constrained
@@ -603,44 +604,44 @@ class NormProjection:
         }
 
     def _before_step(self, driver: Driver) -> bool:
-        """Keep what the end of the step needs; whether anything needs its gradient."""
-        self._begin(driver)
+        """Keep what the end of the step needs; return whether anything needs its gradient."""
+        self._ensure_started(driver)
         if self._step != "plain":
             self._fsdp.reshard()
             driver.before = self._batch(driver).snapshot()
         if self._monitor is not None:
-            driver.watched = None  # of a step that was skipped
+            driver.measurement = None  # of a step that was skipped
             if self._monitor.is_due(driver.steps + 1):
                 self._fsdp.reshard()
                 before = [tensor.detach().clone() for tensor in self._stored(driver.weights).values()]
-                driver.watched = Watched(driver.steps + 1, driver.weights, before)
-        return self._gradient == "riemannian" or driver.watched is not None
+                driver.measurement = StepMeasurement(driver.steps + 1, driver.weights, before)
+        return self._gradient == "riemannian" or driver.measurement is not None
 
     def _on_gradient(self, driver: Driver) -> None:
         self._fsdp.reshard()
-        if driver.watched is not None:
-            driver.watched.see_gradients()
+        if driver.measurement is not None:
+            driver.measurement.measure_gradients()
         if self._gradient == "riemannian":
             self._batch(driver).tangent_()
 
     def _after_step(self, driver: Driver) -> None:
         self._fsdp.reshard()
-        driver.projected = False  # until it is: what is called before may raise
+        driver.projected = False  # until the projection is done: what comes before it may raise
         driver.find_masters()
         driver.steps += 1
         is_due = self._every is not None and driver.steps % self._every == 0
-        watched, driver.watched = driver.watched, None
+        measurement, driver.measurement = driver.measurement, None
         try:
-            loss = self._see_updates(driver, watched, is_due) if watched is not None else None
+            loss = self._measure_updates(driver, measurement, is_due) if measurement is not None else None
         finally:  # the monitor's function may raise
             self._complete_step(driver, is_due)
-        if watched is not None and self._monitor is not None:
-            watched.see_results(list(self._stored(driver.weights).values()))
+        if measurement is not None and self._monitor is not None:
+            measurement.measure_angles(list(self._stored(driver.weights).values()))
             rates, after = driver.rates(), self._monitor.loss_of(self._model) if loss is not None else None
-            self._monitor.add(watched, rates=rates, projected=is_due, losses=(loss, after))
+            self._monitor.add(measurement, rates=rates, projected=is_due, losses=(loss, after))
 
     def _complete_step(self, driver: Driver, is_due: bool) -> None:
-        """Apply the step rule, or project where that is due."""
+        """Apply the step rule, or project if that is due."""
         if self._step != "plain":
             before, driver.before = driver.before, None
             assert before is not None
@@ -654,17 +655,18 @@ class NormProjection:
         if is_due:
             driver.forget_curvature()
 
-    def _see_updates(self, driver: Driver, watched: Watched, is_due: bool) -> Tensor | None:
-        """Measure the optimizer's update, and the loss before a projection where it is asked for."""
-        watched.see_updates(list(self._stored(driver.weights).values()), self._constraint, self._current_radii())
+    def _measure_updates(self, driver: Driver, measurement: StepMeasurement, is_due: bool) -> Tensor | None:
+        """Measure the optimizer's update and, if the monitor has a loss, the loss before a projection."""
+        stored = list(self._stored(driver.weights).values())
+        measurement.measure_updates(stored, self._constraint, self._current_radii())
         try:
             return self._monitor.loss_of(self._model) if self._monitor is not None and is_due else None
         finally:
             self._fsdp.reshard()
 
-    def _begin(self, driver: Driver) -> None:
+    def _ensure_started(self, driver: Driver) -> None:
         """Refuse weights that were loaded after their initial norms were measured: they would be scaled back."""
-        if driver.has_begun:
+        if driver.has_started:
             return
         weights = [weight for weight in driver.weights if keeps_initial_norms(self._constraint, weight)]
         if weights:
@@ -675,16 +677,16 @@ class NormProjection:
             radii = self._radii[weight.name]
             assert isinstance(radii, Tensor)
             deviation = self._constraint.deviations(norms, radii.to(norms.device))
-            if norms.numel() and float(deviation.nan_to_num_(0).max()) > _REPLACED:
+            if norms.numel() and float(deviation.nan_to_num_(0).max()) > _LARGEST_CHANGE:
                 raise RuntimeError(
                     f"weight {weight.name!r} was changed after attach, which measured the initial norms of its rows: "
                     "the first projection would scale it back. Load weights first, then attach; or call detach() and "
                     "attach again"
                 )
-        driver.has_begun = True
+        driver.has_started = True
 
     def _batch_at(self, driver: Driver, step: int) -> Batch:
-        """The weights of an optimizer, with the radii that they are to have after so many steps."""
+        """Return the batch of an optimizer's weights, with their radii for this number of steps."""
         driver.radius_step = step
         batch = self._batch(driver)
         if driver.schedules:
@@ -709,7 +711,7 @@ class NormProjection:
 def _check_settings(
     every: object, gradient: str, step: str, constraint: object, initial: object, follow: object, backend: Backend
 ) -> None:
-    """Refuse arguments of `attach` that mean nothing, by themselves or together."""
+    """Refuse arguments of `attach` that are invalid, alone or in combination."""
     if every is not None and (isinstance(every, bool) or not isinstance(every, Integral) or every < 1):
         raise ValueError(f"every must be a positive integer, or None to project only by project(); got {every!r}")
     check_word("gradient", gradient, "ordinary", "riemannian")
@@ -727,10 +729,10 @@ def _check_settings(
     if follow is not None and isinstance(follow, (str, bool)) and follow != "auto":
         raise ValueError(f'follow must be "auto", None, or example inputs of the model; got {follow!r}')
     if initial == "fold" and (follow is None or isinstance(follow, str)):
-        raise ValueError('initial="fold" has to see what follows each weight: pass follow= with example inputs')
-    lack = paths.missing(backend)
-    if lack is not None:
-        raise ValueError(f'backend="{backend}": {lack}')
+        raise ValueError('initial="fold" has to observe what follows each weight: pass follow= with example inputs')
+    problem = paths.missing(backend)
+    if problem is not None:
+        raise ValueError(f'backend="{backend}": {problem}')
 
 
 def _check_constraint(constraint: object) -> None:
@@ -738,26 +740,26 @@ def _check_constraint(constraint: object) -> None:
         raise TypeError(f"constraint must be pbwn.UnitNorm(...) or pbwn.MaxNorm(...); got {constraint!r}")
 
 
-def _cause_of_nothing(model: nn.Module, selection: Selection, held: Collection[int] | None = None) -> str:
-    """Why no weight was selected; `held` are the identities of the optimizers' parameters."""
+def _why_empty(model: nn.Module, selection: Selection, held: Collection[int] | None = None) -> str:
+    """Explain why no weight was selected; `held` are the identities of the optimizers' parameters."""
     if held is not None and not any(id(parameter) in held for parameter in model.parameters()):
         return "the optimizer holds none of this model's parameters"
-    matrices = [left for left in selection.left_alone if len(left.shape) > 1]
-    if matrices and all(left.reason is OUTPUT_LAYER for left in matrices):
+    matrices = [parameter for parameter in selection.left_alone if len(parameter.shape) > 1]
+    if matrices and all(matrix.reason is OUTPUT_LAYER for matrix in matrices):
         return "the only layer is the output layer: pass output_layer=None"
     return "every parameter is left alone"
 
 
-def _refuse_attached(weights: Iterable[ConstrainedWeight], besides: NormProjection | None = None) -> None:
-    wanted = {id(weight.tensor) for weight in weights}
+def _refuse_attached(weights: Iterable[ConstrainedWeight], ignoring: NormProjection | None = None) -> None:
+    requested = {id(weight.tensor) for weight in weights}
     with _attaching:
         others = list(_attached)
     for other in others:
-        if other is besides or not any(driver.is_hooked for driver in other._drivers):
+        if other is ignoring or not any(driver.is_hooked for driver in other._drivers):
             continue
         for weight in other._selection.constrained:
-            # Another model's weight may be gone, which is not this model's trouble.
-            if id(weight.parameter_or_none) in wanted:
+            # The other projection may be of another model, whose weight may be gone.
+            if id(weight.parameter_or_none) in requested:
                 raise ValueError(
                     f"weight {weight.name!r} already has a projection attached: call its detach() first (a "
                     "ProjectionCallback keeps it as callback.projection)"

@@ -1,4 +1,4 @@
-"""Hooks around an optimizer's steps: each real one counts once, whatever the optimizer does inside or is wrapped in."""
+"""Hooks around an optimizer's steps: each real step counts once, whatever the optimizer calls or is wrapped in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 _ZERO_PARTITIONS = ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")  # of DeepSpeed's stages
 _FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning")
-# Where nothing calls step hooks after the weights have moved.
+# The advice where nothing calls step hooks after the weights have moved.
 _STAND_IN = (
     "attach to a stand-in that moves nothing, stand_in = torch.optim.SGD(model.parameters(), lr=0), and call "
     "stand_in.step() after each {}"
@@ -24,11 +24,11 @@ _STAND_IN = (
 
 
 class StepHooks:
-    """Calls `on_begin` before each step, `on_gradient` when its gradient is complete, `on_step` after each real step.
+    """Call `on_begin` before each step, `on_gradient` when its gradient is complete, `on_step` after each real step.
 
     With a closure the gradient appears inside the step, so the closure is wrapped. A step that an optimizer takes by
     calling its parent's step fires torch's hooks twice: only the outermost counts. A step that a gradient scaler
-    skipped inside a fused optimizer does not count, nor one that torch takes to make an optimizer's state.
+    skipped inside a fused optimizer does not count, nor one that torch takes to create an optimizer's state.
     """
 
     def __init__(
@@ -40,14 +40,19 @@ class StepHooks:
         on_step: Callable[[], None],
         exact: bool,
     ) -> None:
-        """`on_begin` says whether `on_gradient` is to be called in the step.
+        """Register the hooks.
 
-        `exact`: ask whether a step was skipped even where that waits for the device, so that it is not counted.
+        Args:
+            optimizer: the optimizer.
+            on_begin: called before each step; returns whether `on_gradient` is to be called in it.
+            on_gradient: called when the gradient is complete.
+            on_step: called after each real step.
+            exact: whether to check for skipped steps even where that waits for the device.
         """
-        self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, which must hold neither in turn
+        self._optimizer = weakref.ref(optimizer)  # its hooks hold this object, so this reference is weak
         self._on_begin = on_begin
         self._on_step = on_step
-        # A compiled step must not trace into the hooks. (torch's compiler is loaded already: making an optimizer does.)
+        # A compiled step must not trace into the hooks. Creating an optimizer has already loaded torch's compiler.
         self._on_gradient = torch.compiler.disable(on_gradient)
         self._sees_gradient = False
         self._exact = exact
@@ -59,18 +64,18 @@ class StepHooks:
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """The optimizer, while it lives."""
+        """The optimizer, while it is alive."""
         return self._optimizer()
 
     @property
     def in_place(self) -> bool:
-        """Whether the optimizer lives and still calls both hooks: copying and pickling one loses them."""
+        """Whether the optimizer is alive and still calls both hooks: copying or pickling it loses them."""
         return self.optimizer is not None and all(
             handle.id in (handle.hooks_dict_ref() or ()) for handle in self._handles
         )
 
     def remove(self) -> None:
-        """Take the hooks off the optimizer."""
+        """Remove the hooks from the optimizer."""
         for handle in self._handles:
             handle.remove()
 
@@ -92,7 +97,7 @@ class StepHooks:
         return None
 
     def _wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure completes the gradient, once; other projections may have wrapped it too."""
+        """Wrap a closure so that it completes the gradient, once; other projections may have wrapped it too."""
         inner = closure
         while isinstance(inner, _Closure):
             if inner.on_gradient is self._on_gradient:
@@ -129,18 +134,18 @@ class _Closure:
 
 
 def _is_inside_step(optimizer: Optimizer) -> bool:
-    """Whether the step that has called the hook is itself called by a step of the same optimizer.
+    """Whether the step that called the hook was itself called by a step of the same optimizer.
 
-    That is seen on the stack, and no frame is kept: one would keep alive whatever its callers hold.
+    This is read from the stack, and no frame is kept: it would keep alive whatever its callers hold.
     """
     callers = islice(_steps_on_the_stack(), 1, None)
     return any(frame.f_locals.get("self") is optimizer for frame in callers)
 
 
 def _is_setting_up() -> bool:
-    """Whether the step is one of torch's own, with gradients and rates of zero.
+    """Whether the step is one that torch takes itself, with gradients and rates of zero.
 
-    `torch.distributed.checkpoint.state_dict` takes it to make the state of an optimizer that has none yet, before it
+    `torch.distributed.checkpoint.state_dict` takes it to create the state of an optimizer that has none yet, before it
     reads or writes a checkpoint.
     """
     module = sys.modules.get("torch.distributed.checkpoint.state_dict")
@@ -151,12 +156,12 @@ def _is_setting_up() -> bool:
 
 
 def _steps_on_the_stack() -> Iterator[FrameType]:
-    """The calls of what torch wraps around each optimizer's step, innermost first."""
+    """Return the frames of torch's wrapper around optimizers' steps, innermost first."""
     return (frame for frame in callers() if frame.f_globals.get("__name__") == Optimizer.__module__)
 
 
 def callers() -> Iterator[FrameType]:
-    """The calls that are under way, innermost first. Whoever keeps one keeps alive what it holds."""
+    """Yield the frames on the stack, innermost first. Keeping a frame keeps alive what it holds."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -164,13 +169,13 @@ def callers() -> Iterator[FrameType]:
 
 
 def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
-    """The optimizers as a list, each freed of wrappers that have no step hooks of their own."""
+    """Return the optimizers as a list, without wrappers that have no step hooks of their own."""
     if isinstance(optimizer, nn.Module):
         raise TypeError(f"the model comes first, then the optimizer; got {type(optimizer).__name__} in its place")
     if isinstance(optimizer, Mapping):
         raise TypeError("several optimizers must be passed as a list: write list(optimizers.values())")
     if isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups") and not isinstance(optimizer, str):
-        found = [_unwrapped(one) for one in optimizer]
+        found = [_unwrapped(each) for each in optimizer]
     else:
         found = [_unwrapped(optimizer)]
     if not found:
@@ -181,7 +186,7 @@ def hookable(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside: wrappers of frameworks keep it in an attribute `optimizer`."""
+    """Return the torch optimizer inside: frameworks' wrappers keep it in an attribute `optimizer`."""
     if not hasattr(optimizer, "param_groups") and not hasattr(optimizer, "optimizer"):
         got = "a parameter" if isinstance(optimizer, Tensor) else repr(optimizer)
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {got}")
@@ -230,7 +235,7 @@ def _refuse_by_kind(optimizer: Any) -> None:
 
 
 def _fires_hooks(optimizer: object) -> bool:
-    """Whether it has hooks, and a step that `Optimizer.__init__` has made to call them."""
+    """Whether an optimizer has hooks, and a step that `Optimizer.__init__` has made to call them."""
     if _own_hooks(optimizer) is None:
         return False
     if any(getattr(vars(kind).get("step"), "hooked", False) for kind in type(optimizer).__mro__):
@@ -243,7 +248,7 @@ def _fires_hooks(optimizer: object) -> bool:
 def _is_transparent(wrapper: object, inner: object) -> bool:
     """Whether the last thing that moves weights in a wrapper's step is the step of the optimizer inside.
 
-    A framework's wrapper and one that shares the hooks of the optimizer inside are taken at their word; an optimizer of
+    That is assumed of frameworks' wrappers and of those that share the hooks of the optimizer inside; an optimizer of
     its own, such as Lookahead, moves the weights once more.
     """
     if _own_hooks(wrapper) is not None:
@@ -252,11 +257,11 @@ def _is_transparent(wrapper: object, inner: object) -> bool:
 
 
 def _own_hooks(optimizer: Any) -> Any:
-    """The hooks that it holds itself, seen by adding one: a wrapper may forward its attributes."""
+    """Return the hooks that an optimizer itself holds, found by adding one: a wrapper may forward its attributes."""
     try:
         handle = Optimizer.register_step_post_hook(optimizer, lambda *_: None)
     except AttributeError:
         return None
     hooks = handle.hooks_dict_ref()
     handle.remove()
-    return hooks if any(each is hooks for each in getattr(optimizer, "__dict__", {}).values()) else None
+    return hooks if any(value is hooks for value in getattr(optimizer, "__dict__", {}).values()) else None

@@ -1,4 +1,4 @@
-"""The norm that each weight's neurons are to have."""
+"""The radii: the norm that each weight's neurons are projected to."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pbwn.selection.names import matches, suggestion
 def chosen_radii(
     constraint: Constraint, weights: Sequence[ConstrainedWeight], measured: Collection[str] = ()
 ) -> dict[str, float]:
-    """The radius of each weight that has one number for all of its neurons, by name; not of those `measured`.
+    """Return the radius of each weight that has one number for all of its neurons, by name, except the `measured`.
 
-    A radius that changes over the steps stands as 1, which its schedule multiplies.
+    A radius that changes over the steps is 1 here, which its schedule multiplies.
     """
     if isinstance(constraint, MaxNorm):
         return {weight.name: constraint.limit for weight in weights}
@@ -31,7 +31,7 @@ def chosen_radii(
 
 
 def schedules(constraint: Constraint, weights: Sequence[ConstrainedWeight]) -> dict[str, Schedule]:
-    """What the radius of a weight is multiplied by in each step, by name, where it changes over the steps."""
+    """Return the schedule of each weight whose radius changes over the steps, by name."""
     if isinstance(constraint, MaxNorm) or not constraint.is_scheduled:
         return {}
     radii = {weight.name: _radius_of(constraint.radius, weight) for weight in weights}
@@ -39,10 +39,9 @@ def schedules(constraint: Constraint, weights: Sequence[ConstrainedWeight]) -> d
 
 
 def scheduled_radii(schedules: Mapping[str, Schedule], step: int) -> dict[str, float]:
-    """The radii of weights for a number of steps, by name; a schedule that several weights have is asked once."""
-    values = {
-        key: scheduled_radius(each, step) for key, each in {id(each): each for each in schedules.values()}.items()
-    }
+    """Return scheduled radii for a number of steps, by weight name; a schedule of several weights is called once."""
+    distinct = {id(schedule): schedule for schedule in schedules.values()}
+    values = {key: scheduled_radius(schedule, step) for key, schedule in distinct.items()}
     return {name: values[id(schedule)] for name, schedule in schedules.items()}
 
 
@@ -54,10 +53,10 @@ def keeps_initial_norms(constraint: Constraint, weight: ConstrainedWeight) -> bo
 def measure_radii(
     constraint: Constraint, weights: Sequence[ConstrainedWeight], stored: Mapping[str, Tensor]
 ) -> dict[str, float | Tensor]:
-    """The radius of each weight, by name: a number, or one per neuron where some are their own or free.
+    """Return the radius of each weight, by name: a number, or a tensor of one per neuron where they differ or are free.
 
-    A row that is zero now is free: the first step away from zero would be scaled up to the sphere. `stored` has the
-    tensors that the next step starts from. Where weights are sharded, every process has to call this.
+    A row of zeros is free: the first step away from zero would be scaled up to the sphere. `stored` has the tensors
+    that the next step starts from. Where weights are sharded, every process has to call this.
     """
     chosen = chosen_radii(constraint, weights)
     radii: dict[str, float | Tensor] = {**chosen}

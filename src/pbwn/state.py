@@ -1,4 +1,4 @@
-"""The saved state of a projection: versioned fields, and how it is checked against the projection that resumes."""
+"""The saved state of a projection: its versioned fields, and the checks against the projection that resumes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class State:
         zero: the weights that were left alone because all of their elements were zero at attach.
         every: the interval of projections.
         gradient: the gradient that the optimizer sees.
-        step: what becomes of the optimizer's updates.
+        step: how the optimizer's updates are applied.
         steps: the number of real steps, for each optimizer.
-        projected: whether its weights are just projected, for each optimizer.
+        projected: whether its weights are projected since the last step, for each optimizer.
         radius_steps: the number of steps at its last projection, for each optimizer, which a radius may depend on.
-        radii: one per neuron, of whole weights, where neurons have their own or are free.
+        radii: one per neuron, of unsharded weights, where neurons have their own or are free.
         masters: the key of its master weight in the optimizer's state, where a weight has one.
         follow: which batch normalisations were seen to follow which weights.
     """
@@ -50,32 +50,32 @@ class State:
     follow: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields and the version."""
-        return {"version": VERSION, **{each.name: getattr(self, each.name) for each in fields(self)}}
+        """Return the fields and the version."""
+        return {"version": VERSION, **{entry.name: getattr(self, entry.name) for entry in fields(self)}}
 
 
 def read(state: Mapping[str, Any]) -> State:
-    """The state of this or an earlier version."""
+    """Read a saved state of this or an earlier version."""
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be what projection.state_dict() returned; got {type(state).__name__}")
     version = state.get("version")
-    known = {each.name for each in fields(State)}
-    optional = {each.name for each in fields(State) if (each.default, each.default_factory) != (MISSING, MISSING)}
+    known = {entry.name for entry in fields(State)}
+    required = {entry.name for entry in fields(State) if entry.default is entry.default_factory is MISSING}
     if version == 1:
         state = _from_version_1(state)
     elif version != VERSION and "version" in state:
         raise ValueError(f"the state has version {version}; this pbwn reads versions 1 and {VERSION}: update pbwn")
-    missing = {"version", *known} - optional - set(state)
+    missing = {"version", *required} - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
     found = State(**{name: state[name] for name in known if name in state})
     if not all(isinstance(count, int) and count >= 0 for count in found.steps):
-        raise ValueError(f"steps must be integers from 0 up; got {found.steps}")
+        raise ValueError(f"steps must be non-negative integers; got {found.steps}")
     return found
 
 
 def describe(thing: Constraint | Axes) -> dict[str, Any]:
-    """A constraint, or the axes of a weight, as plain values."""
+    """Return a constraint, or the axes of a weight, as plain values."""
     if isinstance(thing, Axes):
         grouped = {"grouped": thing.grouped} if thing.grouped else {}
         return {"neurons": list(thing.neurons), "groups": thing.groups, **grouped}
@@ -88,12 +88,12 @@ def describe(thing: Constraint | Axes) -> dict[str, Any]:
 
 
 def _plain(radius: Radius) -> float | str:
-    """A radius as a plain value; a function of the step is given again when a run resumes."""
+    """Return a radius as a plain value; a function of the step is passed again when a run resumes."""
     return "a function of the step" if callable(radius) else radius
 
 
 def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) -> None:
-    """Refuse a state that is not of this projection; say which settings differ from those that it was saved with."""
+    """Refuse a state of another projection, and warn about settings that differ from those it was saved with."""
     if not len(saved.steps) == len(saved.projected) == len(current.steps):
         raise ValueError(f"the state is of {len(saved.steps)} optimizers; this projection has {len(current.steps)}")
     if saved.constraint != current.constraint:
@@ -123,11 +123,11 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
     settings = [(name, getattr(saved, name), getattr(current, name)) for name in ("every", "gradient", "step")]
     changed = [f"{name}={old!r}, now {new!r}" for name, old, new in settings if old not in ("unknown", new)]
     if changed:
-        warn(f"resumed with other settings than the state was saved with: {'; '.join(changed)}")
+        warn(f"resumed with other settings than those that the state was saved with: {'; '.join(changed)}")
 
 
 def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The first version had its constraint and axes as text, and neither interval nor gradient."""
+    """Convert a state of version 1, with its constraint and axes as text, and neither interval nor gradient."""
     missing = {"constraint", "weights", "steps", "projected", "radii"} - set(state)
     if missing:
         raise ValueError(f"this is not the state of a projection: {', '.join(sorted(missing))} missing")
@@ -147,11 +147,11 @@ def _from_version_1(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _axes_from_text(text: str) -> dict[str, Any]:
-    """`(1,), groups=2` as plain values."""
+    """Parse axes such as `(1,), groups=2` into plain values."""
     neurons, _, groups = text.partition(", groups=")
     return {"neurons": list(literal_eval(neurons)), "groups": int(groups or 1)} if text else {}
 
 
 def _words(settings: Mapping[str, Any]) -> str:
-    """Settings for a message."""
+    """Format settings for a message."""
     return ", ".join(f"{value}" if name == "kind" else f"{name} {value}" for name, value in settings.items())

@@ -1,4 +1,4 @@
-"""Warnings that point at the line of the user's program that led to them."""
+"""Warnings that point to the line of the user's program that caused them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def warn(message: str) -> None:
-    """Warn, with the place of the first caller outside of this package."""
+    """Warn with the location of the first caller outside this package."""
     depth, frame = 0, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("pbwn."):
         depth, frame = depth + 1, frame.f_back

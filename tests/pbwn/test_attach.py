@@ -907,7 +907,7 @@ def test_weights_that_are_trained_after_all_are_named():
     certificate = projection.check()
     assert certificate.unconstrained == ("2.weight",)
     assert (
-        "2.weight: trained now, and not constrained because it was not at attach: call projection.detach() and"
+        "2.weight: trained but not constrained, because it was not trained at attach: call projection.detach()"
         in str(certificate)
     )
 
@@ -949,7 +949,7 @@ def test_an_expanded_weight_is_left_alone():
     model[2].weight = nn.Parameter(torch.randn(1, 8).expand(8, 8))
     selection = pbwn.select(model)
     [left] = [left for left in selection.left_alone if left.name == "2.weight"]
-    assert str(left.reason) == "expanded: several of its elements are one in memory"
+    assert str(left.reason) == "expanded: several of its elements share memory"
     with pytest.raises(ValueError, match="expanded: several of its elements"):
         pbwn.select(model, axes={"2.weight": (0,)})
 
@@ -1331,7 +1331,7 @@ def test_an_optimizer_with_a_second_iterate_is_named_by_the_certificate():
     optimizer = AdamScheduleFree(model.parameters(), lr=0.1)
     projection = pbwn.attach(model, optimizer)
     assert projection.check().ok
-    assert "note: AdamScheduleFree keeps a second set of weights, of which this says nothing" in str(projection.check())
+    assert "note: AdamScheduleFree keeps a second set of weights, which is not checked" in str(projection.check())
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -1451,5 +1451,5 @@ def test_a_torch_that_keeps_the_history_of_lbfgs_elsewhere_is_noticed():
         loss.backward()
         return loss
 
-    with pytest.warns(UserWarning, match="keeps the count of LBFGS's iterations elsewhere"):
+    with pytest.warns(UserWarning, match="keeps LBFGS's iteration count elsewhere"):
         optimizer.step(closure)

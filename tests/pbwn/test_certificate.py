@@ -60,7 +60,7 @@ def test_weights_that_left_the_sphere_are_named_with_their_distance(attach, mode
     certificate = projection.check()
     assert not certificate.ok
     assert certificate.largest_deviation == pytest.approx(0.25, abs=1e-6)
-    assert str(certificate).startswith("NOT ok: 1.weight: off by 2.5e-01, more than the 1e-05 of rounding\n")
+    assert str(certificate).startswith("NOT ok: 1.weight: off by 2.5e-01, more than rounding allows (1e-05)\n")
 
 
 def test_the_deviation_is_relative_to_the_radius(attach, model):
@@ -154,7 +154,7 @@ def test_a_layer_that_was_replaced_in_the_model_is_named(attach, model):
     model[1] = nn.Linear(6, 6)
     certificate = projection.check()
     assert not certificate.ok
-    assert "1.weight: its layer is no longer part of the model: see that an optimizer holds" in str(certificate)
+    assert "1.weight: its layer is no longer part of the model: make sure that an optimizer holds" in str(certificate)
     assert "0.weight" not in str(certificate)
 
 

@@ -177,7 +177,7 @@ class WithoutOptimizer(Module):
 
 @pytest.mark.filterwarnings("ignore:.*this fit will run with no optimizer")  # the very case
 def test_a_module_without_an_optimizer_is_refused():
-    with pytest.raises(ValueError, match="WithoutOptimizer has no optimizer that holds a parameter"):
+    with pytest.raises(ValueError, match="WithoutOptimizer has no optimizer that holds any of its parameters"):
         fit(WithoutOptimizer(), ProjectionCallback())
 
 

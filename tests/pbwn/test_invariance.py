@@ -625,7 +625,7 @@ class Chosen(nn.Linear):
     [
         (ZOO["BN"][0], lambda: torch.randn(16, 7), "refuses these inputs in training mode .RuntimeError"),
         (ZOO["BN"][0], lambda: torch.randn(1, 6), "several examples"),
-        (ZOO["BN"][0], lambda: torch.randn(2, 6), "two values a channel.*several examples"),
+        (ZOO["BN"][0], lambda: torch.randn(2, 6), "two values per channel.*several examples"),
         (lambda: nn.BatchNorm1d(6), ROWS, "no weight that could be constrained"),
         (lambda: nn.LazyLinear(3), ROWS, "'weight' is lazy and has no shape yet: call the model once"),
         (lambda: nn.LazyBatchNorm1d(affine=False), ROWS, "'running_mean' is lazy and has no shape yet"),

@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 import pbwn
 from counting import LAYOUTS, fake_weights
-from pbwn.monitor import QUANTITIES, Watched
+from pbwn.monitor import QUANTITIES, StepMeasurement
 from processes import run_on_processes
 from twins import entries, neurons_of
 
@@ -194,11 +194,11 @@ def test_measuring_on_a_gpu_waits_for_nothing(dtype):
         for weight in weights:
             weight.tensor.grad = torch.empty_like(weight.tensor)
         stored = [weight.tensor.detach() for weight in weights]
-        watched = Watched(1, weights, [one.clone() for one in stored])
-        watched.see_gradients()
-        watched.see_updates(stored, pbwn.UnitNorm(), {})
-        watched.see_results(stored)
-        quantities = list(watched.quantities([torch.empty((), device="cuda")] * len(weights)))
+        measurement = StepMeasurement(1, weights, [one.clone() for one in stored])
+        measurement.measure_gradients()
+        measurement.measure_updates(stored, pbwn.UnitNorm(), {})
+        measurement.measure_angles(stored)
+        quantities = list(measurement.quantities([torch.empty((), device="cuda")] * len(weights)))
     assert {one.device.type for each in quantities for one in each} == {"cuda"}
 
 
@@ -210,7 +210,7 @@ def test_without_a_monitor_nothing_is_kept_or_measured():
     train(model, optimizer, range(1))
     monitor.stop()
     with (
-        mock.patch("pbwn.norm_projection.Watched", side_effect=AssertionError),
+        mock.patch("pbwn.norm_projection.StepMeasurement", side_effect=AssertionError),
         mock.patch.object(pbwn.NormProjection, "_on_gradient", side_effect=AssertionError),
     ):
         train(model, optimizer, range(2))
@@ -479,7 +479,7 @@ def test_before_the_first_record_the_table_says_when_it_comes_and_a_plot_is_refu
     model = network()
     optimizer = sgd(model)
     monitor = pbwn.attach(model, optimizer).monitor(every=5)
-    told = "no step recorded yet: recorded are steps 5, 10, ...; monitor(every=1) records each"
+    told = "no step recorded yet: steps 5, 10, ... are recorded; monitor(every=1) records every step"
     assert monitor.table() == told
     with pytest.raises(RuntimeError, match="no step recorded yet"):
         monitor.plot()

@@ -139,7 +139,7 @@ def test_attaching_a_saved_model_anew_leaves_it_bit_for_bit():
     [
         ({"version": 99}, "version 99; this pbwn reads versions 1 and 2: update pbwn"),
         ({"steps": [1, 2], "projected": [True, True]}, "of 2 optimizers; this projection has 1"),
-        ({"steps": ["one"]}, "steps must be integers from 0 up"),
+        ({"steps": ["one"]}, "steps must be non-negative integers"),
         (
             {"constraint": {"kind": "max-norm", "limit": 3.0}},
             r"max-norm, limit 3.0, this projection of unit-norm, radius 1",
@@ -208,7 +208,7 @@ def test_resuming_with_other_settings_says_which_differ_and_where(changed, words
     run = Run(torch.optim.SGD, every=2)
     run.attach()
     again = Run(torch.optim.SGD, **{"every": 2, **changed})
-    message = f"other settings than the state was saved with: {words}"
+    message = f"other settings than those that the state was saved with: {words}"
     with pytest.warns(UserWarning, match=message) as by_attach:
         again.load(run.save(), attach_first=False)
     with pytest.warns(UserWarning, match=message) as by_load:

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 
 class ProjectionCallback(Callback):
-    """Keeps the module's weights on the sphere while a Lightning Trainer trains it.
+    """Keep the module's weights on the sphere while a Lightning Trainer trains it.
 
     It takes the keyword arguments of `pbwn.attach`, and attaches to all optimizers of the module when training starts.
     Its state is part of the checkpoint: a run resumed with `trainer.fit(..., ckpt_path=...)` equals an uninterrupted
@@ -32,8 +32,8 @@ class ProjectionCallback(Callback):
 
     Args:
         name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
-        monitor: log what happens to each weight every so many steps, as `<name>/<quantity>/<weight>`; None: nothing.
-            See `NormProjection.monitor`; what it returned is kept as `callback.monitor`.
+        monitor: the interval in steps at which to log each weight's quantities, as `<name>/<quantity>/<weight>`; None
+            logs none. See `NormProjection.monitor`; the monitor is kept as `callback.monitor`.
         log_deviation: log how far the weights are off, as `<name>/deviation`, whenever the Trainer logs a step.
         options: the arguments of `pbwn.attach` after the optimizer.
 
@@ -62,7 +62,7 @@ class ProjectionCallback(Callback):
         return f"{type(self).__qualname__}[{self._name}]"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Forget an earlier fit; the state of a checkpoint comes after this."""
+        """Reset for a new fit; the state of a checkpoint is loaded after this."""
         if stage == "fit":
             self._detach()
             self.projection, self.certificate, self._restored = None, None, {}
@@ -78,22 +78,22 @@ class ProjectionCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach: weights and optimizers are restored and in place by now."""
         if trainer.optimizers:
-            hookable(trainer.optimizers)  # an optimizer that cannot be served says so itself
+            hookable(trainer.optimizers)  # raises a clearer error for an unsupported optimizer
         trained = held_by(trainer.optimizers)
         if not any(id(parameter) in trained for parameter in pl_module.parameters()):
             raise ValueError(
-                f"{type(pl_module).__name__} has no optimizer that holds a parameter of it, and weights are projected "
-                "after an optimizer's steps: return one from configure_optimizers, or drop the ProjectionCallback"
+                f"{type(pl_module).__name__} has no optimizer that holds any of its parameters, and weights are "
+                "projected after its steps: return one from configure_optimizers, or drop the ProjectionCallback"
             )
         self._detach()  # a trial run, such as that of the learning rate finder, comes before the real one
         options = {**self._options, "state": self._restored} if self._restored else self._options
         self.projection = attach(pl_module, trainer.optimizers, **options)
         self._last_step = trainer.global_step
         if self._monitor_every is not None:
-            self.monitor = self.projection.monitor(self._monitor_every, on_record=self._note_records)
+            self.monitor = self.projection.monitor(self._monitor_every, on_record=self._on_record)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
-        """Log records and the deviation where they were asked for."""
+        """Log records and the deviation if requested."""
         if self.monitor is not None and self._recorded:
             self._recorded = False
             for logger in trainer.loggers:
@@ -104,7 +104,7 @@ class ProjectionCallback(Callback):
             assert self.projection is not None
             self.log(f"{self._name}/deviation", self.projection.check().largest_deviation)
 
-    def _note_records(self, records: list[dict[str, Any]]) -> None:
+    def _on_record(self, records: list[dict[str, Any]]) -> None:
         self._recorded = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -17,7 +17,7 @@ _NAMES = [
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same options, known to be arguments of `attach`: a typo shows now, not hours later."""
+    """Check that options are arguments of `attach`, before training starts, and return them."""
     for name in options:
         if name not in _NAMES:
             raise TypeError(f"ProjectionCallback has no argument {name!r}: {suggestion(name, _NAMES)}")
@@ -25,7 +25,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: object) -> str:
-    """The callback's name, known to fit into the name of a file."""
+    """Check that the callback's name can be part of a file name, and return it."""
     if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
         raise ValueError(f"name must be a word of letters, digits, '-' and '_', such as 'encoder'; got {name!r}")
     return name

@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 
 class ProjectionCallback(TrainerCallback):
-    """Keeps the model's weights on the sphere while a Transformers Trainer trains it.
+    """Keep the model's weights on the sphere while a Transformers Trainer trains it.
 
     It takes the keyword arguments of `pbwn.attach`. A pretrained model needs `constraint=UnitNorm(radius="initial")`,
     because attaching rescales its weights otherwise. Embeddings are left alone, and so are the output heads, tied to
@@ -40,10 +40,10 @@ class ProjectionCallback(TrainerCallback):
         name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
         log_deviation: add how far the weights are off to the training logs, as `<name>_deviation`. It is in
             `trainer.state.log_history`, and seen by the callbacks that come after this one.
-        monitor: record what happens to each weight every so many steps, and add the latest record to the training logs,
-            as `<name>/<quantity>/<weight>`; None: nothing. See `NormProjection.monitor`; what it returned is kept as
-            `callback.monitor`.
-        resume_from: the checkpoint folder of a resumed run, which the Trainer does not tell its callbacks. "auto" takes
+        monitor: the interval in steps at which to record each weight's quantities; the latest are added to the training
+            logs, as `<name>/<quantity>/<weight>`. None records none. See `NormProjection.monitor`; the monitor is kept
+            as `callback.monitor`.
+        resume_from: the checkpoint folder of a resumed run, which the Trainer does not pass to callbacks. "auto" takes
             `args.resume_from_checkpoint`, or the folder of the same step in `args.output_dir`. None starts from
             scratch, for a checkpoint that was saved without this callback.
         options: the arguments of `pbwn.attach` after the optimizer.
@@ -93,7 +93,7 @@ class ProjectionCallback(TrainerCallback):
             self.monitor = self.projection.monitor(self._monitor_every)
 
     def _refuse_other_weights(self) -> None:
-        """The folder of a checkpoint is a guess: make sure that the state found there is that of these weights."""
+        """Refuse a state that is not that of these weights: the checkpoint folder may be a wrong guess."""
         assert self.projection is not None
         for weight in self.projection.check().weights:
             if weight.deviation > weight.tolerance and not weight.between_projections:
@@ -104,8 +104,8 @@ class ProjectionCallback(TrainerCallback):
                 )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        """Put the projection's state into the checkpoint folder."""
-        if self.projection is None or state.is_hyper_param_search:  # a search's folders are not known, and not resumed
+        """Save the projection's state in the checkpoint folder."""
+        if self.projection is None or state.is_hyper_param_search:  # a search's folders are unknown and never resumed
             return
         current = self.projection.state_dict()  # in every process: sharded weights need them all
         if args.should_save:
@@ -137,7 +137,7 @@ class ProjectionCallback(TrainerCallback):
             try:
                 if args.load_best_model_at_end and state.best_model_checkpoint is not None:
                     best = Path(state.best_model_checkpoint) / self._file_name
-                    if best.is_file():  # the weights are those of that checkpoint now
+                    if best.is_file():  # the Trainer has loaded the weights of that checkpoint
                         self.projection.load_state_dict(_load(best)["projection"])
                 self.certificate = self.projection.check()
             finally:
@@ -148,7 +148,7 @@ class ProjectionCallback(TrainerCallback):
         return f"{self._name}.pt"
 
     def _saved_state(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-        """The state in the checkpoint that this training run resumes from, if there is one."""
+        """Return the state in the checkpoint that this training run resumes from, if any."""
         if state.global_step == 0 or self._resume_from is None:
             return None
         if self._resume_from == "auto":

@@ -1,1 +1,1 @@
-"""Projecting many weights per call: the meaning of `functional`, faster. One path for each kind of memory."""
+"""Projecting many weights per call, as `functional` does, but faster: one path for each kind of memory."""

@@ -1,9 +1,9 @@
 """Many weights per call, each on the path that serves its memory, with the results of `functional` up to rounding.
 
 "numba" is the compiled loop for contiguous rows in the CPU's memory, "torch" the path of torch's own operations for
-everything else, "compile" what torch's compiler makes of `functional`, on request. Rows that are cut over processes
-take a path of their own. What a path keeps between calls, such as views and addresses, holds while the weights stay
-where they are: that is checked in each call.
+everything else, "compile" that of torch's compiler, on request. Rows that are cut over processes take a path of their
+own. What a path keeps between calls, such as views and addresses, is valid while the weights stay where they are: that
+is checked in each call.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Batch:
         backend: Backend = "auto",
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """Describe the weights; nothing is done to them yet.
+        """Store the settings; the weights are not touched yet.
 
         Args:
             weights: the weights.
-            constraint: what they are kept on.
-            radii: by the weight's name, the norm of its neurons: one for all of them, or one each.
-            masters: by the weight's name, what looks up the wider copy that the optimizer keeps of it. The copy is
-                projected then, and rounded into the weight.
-            backend: which path is to serve them.
-            on_change: called when weights are found to be replaced or moved, before anything is done to them.
+            constraint: the constraint that they are kept on.
+            radii: by weight name, the norm of its neurons: one for all of them, or one each.
+            masters: by weight name, a function that looks up the wider copy that the optimizer keeps of it. The copy is
+                then projected, and rounded into the weight.
+            backend: which path to use.
+            on_change: called when weights turn out to be replaced or moved, before they are touched.
         """
         self._weights = weights
         self._constraint = constraint
@@ -66,7 +66,7 @@ class Batch:
         self._plan: _Plan | None = None
 
     def scale_radii(self, factors: Mapping[str, float]) -> None:
-        """Multiply the radii that were given by these factors, by the weight's name, from now on."""
+        """Multiply the original radii by these factors, by weight name, from the next projection on."""
         if factors == self._factors:
             return
         refuse_mismatches(self._constraint, self._weights, factors)
@@ -77,7 +77,7 @@ class Batch:
     def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights, in place: equation (10).
 
-        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        `synchronize` waits for the device, so that rows whose squares leave the range of their dtype are exact at once.
         """
         plan = self._current_plan()
         for path in plan.paths:
@@ -108,7 +108,7 @@ class Batch:
 
     @torch.no_grad()
     def snapshot(self) -> list[Tensor]:
-        """Copies of all weights as the next step starts from them, in memory that is kept for the next snapshot."""
+        """Copy all weights as the next step starts from them, into memory that is kept for the next snapshot."""
         plan = self._current_plan()
         return plan.snapshot_(plan.local)
 
@@ -126,14 +126,14 @@ class Batch:
         plan.finish_()
 
     def _radii_of(self, weight: ConstrainedWeight) -> float | Tensor:
-        """The radii of a weight's neurons, on its device."""
+        """Return the radii of a weight's neurons, on its device."""
         radii = self._radii.get(weight.name)
         if radii is None:
             return self._constraint.length
         return radii.to(weight.tensor.device) if isinstance(radii, Tensor) else radii
 
     def _current_plan(self) -> _Plan:
-        """The plan of the last call, unless a weight was replaced, moved, restrided or cast since."""
+        """Return the plan of the last call, or a new one if a weight was replaced, moved, restrided or cast since."""
         plan = self._plan
         if plan is None or not plan.fits():
             if self._on_change is not None:
@@ -144,7 +144,7 @@ class Batch:
             names = (weight.name for weight in self._weights)
             refuse_mismatches(self._constraint, self._weights, dict(zip(names, radii, strict=True)))
             masters = [self._masters.get(weight.name) for weight in self._weights]
-            with torch.inference_mode(False), torch.no_grad():  # the plan outlives the mode that it is made in
+            with torch.inference_mode(False), torch.no_grad():  # the plan outlives the mode that it is created in
                 plan = self._plan = _Plan(self._weights, masters, radii, self._constraint, self._backend)
                 if self._factors:
                     plan.scale_radii_([self._factors.get(weight.name, 1.0) for weight in self._weights])
@@ -152,7 +152,7 @@ class Batch:
 
 
 class _Plan:
-    """Which path each weight takes, and what the paths keep."""
+    """The path of each weight, and what the paths keep between calls."""
 
     def __init__(
         self,
@@ -166,27 +166,29 @@ class _Plan:
         self._attributes = [weight.attribute for weight in weights]
         self._parameters = [weight.tensor for weight in weights]
         self._masters = [(find, find()) for find in masters if find is not None]
-        self.stored = [one if find is None else find() for one, find in zip(self._parameters, masters, strict=True)]
+        found = zip(self._parameters, masters, strict=True)
+        self.stored = [parameter if find is None else find() for parameter, find in found]
         self._rounded = [pair for pair in zip(self._parameters, self.stored, strict=True) if pair[0] is not pair[1]]
         self.sharded_weights = [weight for weight in weights if dtensor.is_sharded(weight.tensor)]
         self.sharded = [weight.tensor for weight in self.sharded_weights]
         self._memory = MemorySnapshot(self.stored)
         members = _members(weights, self.stored, radii)
         self.local = [member.entry.weight.detach() for member in members]
-        self.before: list[Tensor] = []  # the weights before a step, if a step rule has asked for them
-        taken = [_path(member, backend) for member in members]
-        self._unseen = [one for one, path in zip(self.stored, taken, strict=True) if path == "numba"] + self.sharded
-        together: dict[tuple[str, Hashable], list[int]] = {}
-        for index, (member, path) in enumerate(zip(members, taken, strict=True)):
-            if path != "empty":
-                together.setdefault((path, _share(member, path)), []).append(index)
-        self.indices = list(together.values())  # of the weights that each path serves
+        self.before: list[Tensor] = []  # the weights before a step, if a step rule needs them
+        kinds = [_path(member, backend) for member in members]
+        self._unseen = [tensor for tensor, kind in zip(self.stored, kinds, strict=True) if kind == "numba"]
+        self._unseen += self.sharded
+        groups: dict[tuple[str, Hashable], list[int]] = {}
+        for index, (member, kind) in enumerate(zip(members, kinds, strict=True)):
+            if kind != "empty":
+                groups.setdefault((kind, _group_key(member, kind)), []).append(index)
+        self.indices = list(groups.values())  # of the weights that each path serves
         self.paths = [
-            _make(path, [members[index] for index in indices], constraint) for (path, _), indices in together.items()
+            _make(kind, [members[index] for index in indices], constraint) for (kind, _), indices in groups.items()
         ]
 
     def snapshot_(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copy these tensors, one for each weight, to where the paths find the weights before a step."""
+        """Copy these tensors, one for each weight, to where the paths read the weights before a step."""
         if not self.before:
             self.before = [torch.empty_like(weight) for weight in self.local]
             self.starts = [[self.before[index] for index in indices] for indices in self.indices]
@@ -195,7 +197,7 @@ class _Plan:
         return self.before
 
     def fits(self) -> bool:
-        """Whether the weights are the same, and their memory is where it was, laid out as it was.
+        """Whether the weights are the same, with the same memory and layout.
 
         This runs in every step, over every weight: each check is one loop in C.
         """
@@ -214,14 +216,14 @@ class _Plan:
 
     @torch.no_grad()
     def finish_(self) -> None:
-        """Round master copies into their weights, and count up the versions of what torch did not see written."""
+        """Round master copies into their weights, and increment the versions of tensors written behind torch's back."""
         for parameter, master in self._rounded:
             parameter.copy_(master)
         increment_version(self._unseen)
 
 
 class _Member(NamedTuple):
-    """A weight as the paths see it, the shard that it is, and whether it shares memory with another."""
+    """A weight as the paths see it, its shard if it is sharded, and whether it shares memory with another."""
 
     entry: Entry
     shard: dtensor.Shard | None
@@ -229,28 +231,28 @@ class _Member(NamedTuple):
 
 
 def paths(weights: Sequence[ConstrainedWeight], backend: Backend) -> list[str]:
-    """The path of each weight: "numba", "torch", "compile", "functional", "cut" or "empty".
+    """Return the path of each weight: "numba", "torch", "compile", "functional", "cut" or "empty".
 
-    A backend that was asked for by name and cannot serve a weight is an error.
+    A backend that was requested by name and does not support a weight is an error.
     """
     tensors = [weight.tensor for weight in weights]
     return [_path(member, backend) for member in _members(weights, tensors, [1.0] * len(weights))]
 
 
-def summary(taken: Sequence[str]) -> str:
-    """Name the backends that these paths belong to, with their numbers of weights where there are several.
+def summary(kinds: Sequence[str]) -> str:
+    """Return the backends that these paths belong to, with their numbers of weights if there are several.
 
     >>> summary(["numba", "numba", "cut"])
     'numba (2 weights) and torch (1 weight)'
     """
-    counts = Counter(path if path in BACKENDS else "torch" for path in taken)
+    counts = Counter(path if path in BACKENDS else "torch" for path in kinds)
     if len(counts) == 1:
         return next(iter(counts))
     return " and ".join(f"{name} ({plural(count, 'weight')})" for name, count in counts.items())
 
 
 def missing(backend: Backend) -> str | None:
-    """Say what a backend lacks to work here at all, or None."""
+    """Return why a backend cannot work here at all, or None."""
     loaded = _numba_path() if backend == "numba" else None
     return loaded if isinstance(loaded, str) else None
 
@@ -262,9 +264,9 @@ def _members(
         dtensor.Shard.of(tensor, weight.axes) if dtensor.is_sharded(tensor) else None
         for weight, tensor in zip(weights, stored, strict=True)
     ]
-    entries = [_entry(*each) for each in zip(weights, stored, shards, radii, strict=True)]
-    placed = [index for index, entry in enumerate(entries) if is_plain(entry.weight) and entry.weight.numel()]
-    overlaps = {placed[index] for index in overlapping([entries[index].weight for index in placed])}
+    entries = [_entry(*arguments) for arguments in zip(weights, stored, shards, radii, strict=True)]
+    plain = [index for index, entry in enumerate(entries) if is_plain(entry.weight) and entry.weight.numel()]
+    overlaps = {plain[index] for index in overlapping([entries[index].weight for index in plain])}
     return [_Member(entry, shards[index], index in overlaps) for index, entry in enumerate(entries)]
 
 
@@ -278,23 +280,23 @@ def _entry(weight: ConstrainedWeight, stored: Tensor, shard: dtensor.Shard | Non
 
 
 def _path(member: _Member, backend: Backend) -> str:
-    """The path of a weight; an error where the backend was asked for by name and cannot serve it."""
+    """Return the path of a weight; an error if the backend was requested by name and does not support it."""
     path, obstacle = _without_compiler(member)
-    wanted = "numba" if backend == "auto" else backend
-    if wanted == "torch" or path == "empty":
+    requested = "numba" if backend == "auto" else backend
+    if requested == "torch" or path == "empty":
         return path
-    if obstacle is None and wanted == "numba":
+    if obstacle is None and requested == "numba":
         loaded = _numba_path()
         obstacle = loaded if isinstance(loaded, str) else loaded.obstacle(member.entry.weight, member.entry.axes)
     if obstacle is None:
-        return wanted
-    if backend == wanted:
+        return requested
+    if backend == requested:
         raise ValueError(f'backend="{backend}" cannot serve weight {member.entry.name!r}: {obstacle}. Use "auto".')
     return path
 
 
 def _without_compiler(member: _Member) -> tuple[str, str | None]:
-    """The path that a weight takes without a compiler, and what keeps a compiler from serving it."""
+    """Return the path that a weight takes without a compiler, and what rules a compiler out."""
     if member.shard is not None and member.shard.groups:
         return "cut", "its rows are cut over processes"
     weight = member.entry.weight
@@ -306,8 +308,8 @@ def _without_compiler(member: _Member) -> tuple[str, str | None]:
     return path, None if is_plain(weight) else f"it is a {type(weight).__name__}, whose memory is not known"
 
 
-def _share(member: _Member, path: str) -> Hashable:
-    """Weights with an equal share of a path are projected together; those that share memory one after the other."""
+def _group_key(member: _Member, path: str) -> Hashable:
+    """Return the key that groups the weights of a path; on torch's, a weight that shares memory is its own group."""
     weight = member.entry.weight
     if path == "numba":
         return weight.dtype
@@ -333,12 +335,12 @@ def _make(path: str, members: Sequence[_Member], constraint: Constraint) -> Func
 
 @functools.cache
 def _numba_path() -> Any:
-    """The class of the compiled path, imported when first needed, or a sentence where it cannot be."""
+    """Import the class of the compiled path when first needed; where that fails, return the reason."""
     try:
         from pbwn.paths.numba import NumbaPath
     except ImportError as error:
         return f"numba cannot be imported ({error}): pip install 'pbwn[fast]'"
-    except Exception as error:  # what numba meets when it is imported, such as a user's own file named coverage.py
+    except Exception as error:  # numba's imports may fail, such as on a user's own coverage.py
         return f"numba is installed and cannot be imported ({type(error).__name__}: {error})"
     return NumbaPath
 
@@ -346,7 +348,7 @@ def _numba_path() -> Any:
 def refuse_mismatches(
     constraint: Constraint, weights: Iterable[ConstrainedWeight], lengths: Mapping[str, float | Tensor]
 ) -> None:
-    """Refuse weights without values, and those whose dtype cannot hold the norm that they are to have."""
+    """Refuse weights without values, and those whose dtype cannot hold the norm of their neurons."""
     for weight in weights:
         tensor, length = weight.tensor, lengths.get(weight.name)
         if tensor.is_meta:
@@ -361,7 +363,7 @@ def refuse_mismatches(
 
 
 def refuse_gathered(weights: Iterable[ConstrainedWeight]) -> None:
-    """Refuse weights that were sharded over processes and are whole now: what is written to such copies is lost."""
+    """Refuse weights that were sharded over processes but are whole: what is written to such copies is lost."""
     for weight in weights:
         if not dtensor.is_sharded(weight.tensor):
             raise RuntimeError(
@@ -371,7 +373,7 @@ def refuse_gathered(weights: Iterable[ConstrainedWeight]) -> None:
 
 
 def refuse_radii(weights: Iterable[ConstrainedWeight], radii: Mapping[str, float | Tensor]) -> None:
-    """Refuse weights whose neurons are no longer those that the radii were measured of."""
+    """Refuse weights whose number of neurons has changed since the radii were measured."""
     for weight in weights:
         own = radii.get(weight.name)
         if isinstance(own, Tensor) and tuple(own.shape) != dtensor.neuron_shape(weight.tensor, weight.axes):

@@ -1,4 +1,4 @@
-"""What torch's compiler makes of the functional form: a few fused kernels for all weights of a device, on request."""
+"""The path of torch's compiler, on request: `functional` as a few fused kernels for all weights of a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pbwn.paths.torch import Entry, FunctionalPath, Rates, is_laid_out_like, tan
 
 
 class CompiledPath(FunctionalPath):
-    """Weights on one device. The first call compiles, which takes seconds to minutes; so does one after a change."""
+    """Weights on one device. The first call compiles, for seconds to minutes; so does the first after a change."""
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
         super().__init__(entries, constraint)
@@ -23,7 +23,7 @@ class CompiledPath(FunctionalPath):
         self._step = torch.compile(self._step_all, fullgraph=True, dynamic=False)
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
-        """Multiply the radii that each weight came with by a factor; the compiled kernels read them each time."""
+        """Multiply the original radii of each weight by a factor; the compiled kernels read them in each call."""
         super().scale_radii_(factors)
         for entry, (_, _, radii) in zip(self._entries, self._weights, strict=True):
             radii.copy_(entry.row_radii)
@@ -45,7 +45,7 @@ class CompiledPath(FunctionalPath):
 
     def step_(self, before: Sequence[Tensor], rates: Rates) -> None:
         """Apply a step rule to the updates of all weights, and project them."""
-        # A rate as a tensor: one that is a number would be part of the kernel, and compiled again when it changes.
+        # Rates are tensors: a number would be compiled into the kernel, and compiled again whenever it changes.
         self._step(before, None if rates is None else [torch.as_tensor(rate) for rate in rates])
 
     def _step_all(self, before: Sequence[Tensor], rates: Sequence[Tensor] | None) -> None:

@@ -28,13 +28,13 @@ T = TypeVar("T", bound="float | Tensor")
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether a tensor is a DTensor, without importing what a program of one process never uses."""
+    """Whether a tensor is a DTensor, without an import that a program of one process never needs."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process holds."""
+    """Return the part of a tensor that this process holds."""
     part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
     return part
 
@@ -57,7 +57,7 @@ def refuse_flattened(model: nn.Module) -> None:
 
 
 def _is_flat(module: nn.Module) -> bool:
-    """Whether a linear layer is left with a piece of its weight: where the wrapper is around, and not in, the model."""
+    """Whether a linear layer has only a flat piece of its weight, as where the wrapper is around the model."""
     if type(module) is not nn.Linear:
         return False
     weight = module._parameters.get("weight")
@@ -65,27 +65,27 @@ def _is_flat(module: nn.Module) -> bool:
 
 
 class FsdpModules:
-    """The modules of a model whose weights FSDP2 shards, as far as they were found."""
+    """The modules of a model whose weights FSDP2 shards, as of the last call of `find`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._found: list[Any] = []
 
     def find(self) -> None:
-        """Find those that are there by now, and have their shards put back."""
+        """Find the sharded modules, and have their shards put back."""
         fsdp: Any = sys.modules.get("torch.distributed.fsdp")
         kind = getattr(fsdp, "FSDPModule", ())
         self._found = [module for module in self._model.modules() if isinstance(module, kind)]
         self.reshard()
 
     def reshard(self) -> None:
-        """Have shards put back in place: after an evaluation the root module still holds gathered copies."""
+        """Have shards put back: after an evaluation the root module still holds gathered copies."""
         for module in self._found:
             module.reshard()
 
 
 def reshard(model: nn.Module) -> None:
-    """Have FSDP2 put all shards of a model back in place."""
+    """Have FSDP2 put back all shards of a model."""
     FsdpModules(model).find()
 
 
@@ -97,10 +97,10 @@ class Shard:
         part: the local tensor; it shares the weight's storage.
         axes: the axes of the part.
         groups: the process groups that hold the other parts of the same rows; none where rows are whole.
-        device_type: that of the devices on which processes exchange tensors; an offloaded part is on another.
-        blocks: where the blocks of a grouped weight are cut through, the block that each entry of the part's dimension
-            0 belongs to; such a part has a row of its own for each of these entries.
-        num_blocks: the number of blocks in all.
+        device_type: the type of the devices on which processes exchange tensors; an offloaded part is on another.
+        blocks: if the blocks of a grouped weight are cut, the block that each entry of the part's dimension 0 belongs
+            to; such a part has its own row for each of these entries.
+        num_blocks: the total number of blocks.
     """
 
     part: Tensor
@@ -140,13 +140,13 @@ class Shard:
         return shape if self.blocks is None else (self.num_blocks, *shape[1:])
 
     def per_row(self, values: T) -> T:
-        """Expand one value per neuron to the rows of the part; a scalar is that of all of them."""
+        """Expand one value per neuron to the rows of the part; a scalar holds for all of them."""
         if self.blocks is None or not isinstance(values, Tensor):
             return values
         return values.index_select(0, self.blocks)  # type: ignore[return-value]
 
     def neuron_of_row(self) -> Tensor:
-        """The index of the neuron that each row of the part belongs to."""
+        """Return the index of the neuron that each row of the part belongs to."""
         shape = self.axes.neuron_shape(tuple(self.part.shape))
         indices = torch.arange(torch.Size(self.neuron_shape).numel(), device=self.part.device).view(self.neuron_shape)
         return (indices if self.blocks is None else indices.index_select(0, self.blocks)).expand(shape).flatten()
@@ -190,22 +190,22 @@ class ShardedRows(TorchPath):
 
 
 def exchange(values: Tensor, groups: Sequence[Any], device_type: str) -> Tensor:
-    """Combine what processes have of rows that are cut: norms in row 0 of `values`, sums in the others.
+    """Combine the values of rows that are cut over processes: norms in row 0 of `values`, sums in the others.
 
-    All parts are gathered, and added up in the same order everywhere: processes agree to the last bit.
+    All parts are gathered and added up in the same order everywhere: processes agree to the last bit.
     """
     for group in groups:
-        mine = values.to(device_type).contiguous()
-        parts = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size(group))]
-        torch.distributed.all_gather(parts, mine, group=group)
-        together = torch.stack(parts).to(values.device)
-        values = torch.cat([vector_norm(together[:, :1], 2, 0), together[:, 1:].sum(0)])
+        own = values.to(device_type).contiguous()
+        parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size(group))]
+        torch.distributed.all_gather(parts, own, group=group)
+        stacked = torch.stack(parts).to(values.device)
+        values = torch.cat([vector_norm(stacked[:, :1], 2, 0), stacked[:, 1:].sum(0)])
     return values
 
 
 @torch.no_grad()
 def row_norms(weight: Tensor, axes: Axes) -> Tensor:
-    """The norms of a weight's neurons in float64, or of those that this process's shard has a part of."""
+    """Return the norms of a weight's neurons in float64, or of those that this process's shard has a part of."""
     if not is_sharded(weight):
         return functional.row_norms(weight, axes)
     shard = Shard.of(weight, axes)
@@ -218,7 +218,7 @@ def row_norms(weight: Tensor, axes: Axes) -> Tensor:
 
 @torch.no_grad()
 def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
-    """The inner products of a weight's neurons with another tensor's, which is sharded alike, in float64."""
+    """Return the inner products of a weight's neurons with those of a tensor that is sharded alike, in float64."""
     if not is_sharded(weight):
         return functional.row_dots(weight, other, axes)
     shard = Shard.of(weight, axes)
@@ -230,7 +230,7 @@ def row_dots(weight: Tensor, other: Tensor, axes: Axes) -> Tensor:
 
 
 def neuron_shape(weight: Tensor, axes: Axes) -> tuple[int, ...]:
-    """The shape of one value per neuron of a weight, or of those that this process's shard has a part of."""
+    """Return the shape of one value per neuron of a weight, or of those that this process's shard has a part of."""
     return Shard.of(weight, axes).neuron_shape if is_sharded(weight) else axes.neuron_shape(tuple(weight.shape))
 
 
@@ -247,7 +247,7 @@ def local_gradient(weight: Tensor) -> Tensor | None:
 
 
 def gather(values: Tensor, weight: Tensor, axes: Axes) -> Tensor:
-    """Put together one value per neuron over all processes that share a weight; each of them has to call this."""
+    """Gather one value per neuron over all processes that share a weight; each of them has to call this."""
     if not is_sharded(weight):
         return values
     from torch.distributed.tensor import DTensor
@@ -274,7 +274,7 @@ def scatter(values: Tensor, weight: Tensor, axes: Axes) -> Tensor:
 
 
 def _placements(weight: DTensor, axes: Axes) -> list[Any]:
-    """How one value per neuron is sharded where its weight is sharded like this."""
+    """Return the placements of one value per neuron of a sharded weight."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor import Shard as Cut
 
@@ -285,7 +285,7 @@ def _placements(weight: DTensor, axes: Axes) -> list[Any]:
         dim = axes.neurons.index(cut) + (axes.groups > 1)
         if dim == cut:
             return placement
-        # FSDP2 over tensor parallelism cuts in another order, which it notes in a kind of Shard of its own.
+        # FSDP2 over tensor parallelism cuts in another order, which it keeps in its own kind of Shard.
         factor = getattr(placement, "split_factor", None)
         return Cut(dim) if factor is None else type(placement)(dim, split_factor=factor)
 

@@ -1,9 +1,9 @@
 """The compiled CPU path: one loop over a table of rows, for weights whose rows are contiguous in memory.
 
-Sums are in float64 and may be reassociated, so that LLVM vectorises them. Large models are shared among as many threads
-as torch uses. Threads belong to the process that made them: a forked process makes its own.
+Sums are in float64 and may be reassociated, so that LLVM vectorises them. Large models are divided among as many
+threads as torch uses. Threads belong to the process that created them: a forked process creates its own.
 
-Importing this imports numba. The loops are compiled when they are first needed, within seconds, and kept on disk.
+Importing this imports numba. The loops are compiled when they are first needed, within seconds, and cached on disk.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if config.DISABLE_JIT:
 
 _log = logging.getLogger("pbwn")
 _ELEMENTS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}
-_SHARED_BYTES = 4 * 1024 * 1024  # less than this is done before a second thread would have started
-# A line of the table: COUNT rows of LENGTH elements, STRIDE apart. OFFSET is that of the first in its weight, NEURON
-# its index among all neurons.
+_SHARED_BYTES = 4 * 1024 * 1024  # less is done before a second thread would have started
+# A line of the table: COUNT rows of LENGTH elements, STRIDE apart. OFFSET is the offset of the first row in its weight,
+# NEURON its index among all neurons.
 _WEIGHT, _OFFSET, _COUNT, _STRIDE, _LENGTH, _NEURON = range(6)
 
 
@@ -54,7 +54,7 @@ class NumbaPath(FunctionalPath):
 
     @staticmethod
     def obstacle(tensor: Tensor, axes: Axes) -> str | None:
-        """Say why a weight cannot take this path, or None where it can."""
+        """Return why a weight cannot take this path, or None if it can."""
         if tensor.device.type != "cpu":
             return f"it is on {tensor.device}, and numba serves the CPU"
         if tensor.dtype not in _ELEMENTS:
@@ -64,7 +64,7 @@ class NumbaPath(FunctionalPath):
         return None
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
-        """Multiply the radii that each weight came with by a factor."""
+        """Multiply the original radii of each weight by a factor."""
         super().scale_radii_(factors)
         neurons = [prod(entry.axes.neuron_shape(tuple(entry.weight.shape))) for entry in self._entries]
         self._radii = self._first_radii * np.repeat(factors, neurons)
@@ -97,18 +97,18 @@ class NumbaPath(FunctionalPath):
         threads = torch.get_num_threads() if self._bytes >= _SHARED_BYTES else 1
         if threads not in self._tables:
             self._tables[threads] = _tables(self._entries, threads)
-        mine, *others = self._tables[threads]
-        shared = [_threads(os.getpid()).submit(loop, self._elements, table, *arguments) for table in others]
-        loop(self._elements, mine, *arguments)
-        for future in shared:
+        own, *others = self._tables[threads]
+        futures = [_threads(os.getpid()).submit(loop, self._elements, table, *arguments) for table in others]
+        loop(self._elements, own, *arguments)
+        for future in futures:
             future.result()
 
 
 @functools.cache
 def _announce_compiling(loop: Callable[..., None]) -> None:
-    """Say so where a loop is about to be compiled for the first time on this machine, since that takes seconds."""
+    """Log that a loop is about to be compiled for the first time on this machine, since that takes seconds."""
     if not any(_CACHE.glob(f"*{loop.__name__}*.nbi")):
-        _log.warning("compiling the projection for this CPU, which takes some seconds; the result is kept on disk")
+        _log.warning("compiling the projection for this CPU, which takes some seconds; the result is cached on disk")
 
 
 @functools.cache
@@ -129,7 +129,7 @@ def _has_contiguous_rows(weight: Tensor, axes: Axes) -> bool:
 
 
 def _tables(entries: Sequence[Entry], shares: int) -> list[np.ndarray]:
-    """The rows of all weights, shared out so that each thread has about as many elements."""
+    """Divide the rows of all weights into tables, one per thread, with about equal numbers of elements."""
     share = -(-sum(entry.weight.numel() for entry in entries) // shares)
     tables: list[list[tuple[int, ...]]] = [[]]
     remaining = share
@@ -150,7 +150,7 @@ def _tables(entries: Sequence[Entry], shares: int) -> list[np.ndarray]:
 
 
 def _lines(entries: Sequence[Entry]) -> Iterator[tuple[int, ...]]:
-    """The rows of all weights, those of a weight that are evenly spaced in one line."""
+    """Yield the rows of all weights, evenly spaced rows of a weight as one line."""
     neuron = 0
     for weight, entry in enumerate(entries):
         rows, neuron_dims = entry.axes.rows(entry.weight.detach()), entry.axes.neuron_dims
@@ -158,8 +158,8 @@ def _lines(entries: Sequence[Entry]) -> Iterator[tuple[int, ...]]:
             rows, neuron_dims = rows.unsqueeze(0), 1
         *outer, count = rows.shape[:neuron_dims]
         length = prod(rows.shape[neuron_dims:])
-        for place in product(*map(range, outer)):
-            offset = sum(index * stride for index, stride in zip(place, rows.stride(), strict=False))
+        for position in product(*map(range, outer)):
+            offset = sum(index * stride for index, stride in zip(position, rows.stride(), strict=False))
             yield weight, offset, count, rows.stride(len(outer)), length, neuron
             neuron += count
 
@@ -170,7 +170,7 @@ _FAST = {"reassoc", "contract", "nsz"}
 
 @intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:
-    """An address as the pointer that `carray` takes."""
+    """Convert an address to the pointer that `carray` takes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
@@ -179,7 +179,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 
 def _wide(element):
-    """An element as a float; a bfloat16 is the upper half of a float32."""
+    """Convert an element to a float; a bfloat16 is the upper half of a float32."""
 
 
 @overload(_wide, inline="always")
@@ -190,7 +190,7 @@ def _(element):
 
 
 def _narrow(value, element):
-    """A float in the dtype of an element, rounded to nearest, ties to even."""
+    """Convert a float to the dtype of an element, rounded to nearest, ties to even."""
 
 
 @overload(_narrow, inline="always")
@@ -207,7 +207,7 @@ def _(value, element):
 
 
 def _scalar(value, element):
-    """A float64 in the precision that elements of a dtype are multiplied in."""
+    """Convert a float64 to the precision that elements of a dtype are multiplied in."""
 
 
 @overload(_scalar, inline="always")
@@ -218,7 +218,7 @@ def _(value, element):
 
 @njit(error_model="numpy", fastmath=_FAST)
 def _row(elements, table, line, index, addresses):
-    """A row of a line, in the tensors at these addresses."""
+    """Return a row of a line, in the tensors at these addresses."""
     offset = table[line, _OFFSET] + index * table[line, _STRIDE]
     address = addresses[table[line, _WEIGHT]] + offset * elements.itemsize
     return carray(_pointer(address), (table[line, _LENGTH],), elements.dtype)
@@ -226,7 +226,7 @@ def _row(elements, table, line, index, addresses):
 
 @njit(error_model="numpy", fastmath=_FAST)
 def _sums(row, other, scale):
-    """The squares of a row's elements, and their products with another row's, all divided by `scale` first."""
+    """Return the sums of a row's squares and of its products with another row, its elements multiplied by `scale`."""
     squares = products = 0.0
     for i in range(row.size):
         element = np.float64(_wide(row[i])) * scale
@@ -245,7 +245,7 @@ def _inverse_of_largest(row):
 
 @njit(error_model="numpy", fastmath=_FAST)
 def _norm(row):
-    """The norm of a row; squares that overflow or underflow in float64 are scaled."""
+    """Return the norm of a row; squares that overflow or underflow in float64 are scaled."""
     squares = 0.0
     for i in range(row.size):
         element = np.float64(_wide(row[i]))
@@ -317,11 +317,11 @@ def _step(elements, table, addresses, starts, radii, rates, rounding):
                 length = squares + 2.0 * multiple * along + multiple * multiple * size
             else:
                 multiple = 1.0
-                kept = 1.0 - along / squares if squares != 0.0 else 1.0  # nothing is along a row of zeros
+                kept = 1.0 - along / squares if squares != 0.0 else 1.0  # no part is along a row of zeros
                 length = squares * kept * kept + 2.0 * kept * along + size
             factor = radius / np.sqrt(length)
             if not (0.0 < size < np.inf and 0.0 < multiple < np.inf and 0.0 < factor < np.inf):
-                factor = radius / _norm(start)  # what the row was before, projected where that was off the sphere
+                factor = radius / _norm(start)  # the row before the step, projected if it was off the sphere
                 if not (rounding < abs(factor - 1.0) and 0.0 < factor < np.inf):
                     factor = 1.0
                 for i in range(row.size):
@@ -339,4 +339,4 @@ def _step(elements, table, addresses, starts, radii, rates, rounding):
                     row[i] = _narrow(kept * old + multiple * (_wide(row[i]) - old), row[i])
 
 
-_CACHE = Path(_project.stats.cache_path)  # the folder that compiled loops are kept in
+_CACHE = Path(_project.stats.cache_path)  # the folder that compiled loops are cached in

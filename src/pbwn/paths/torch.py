@@ -1,11 +1,10 @@
 """The path of torch's own operations, on any device: one norm and one product per weight, on kept views.
 
 Norms are accumulated in float32 for float32, bfloat16 and float16, in float64 for float64. Off the CPU nothing waits
-for the device. A projection allocates nothing that grows with a weight, a gradient or a step rule a workspace of the
-largest. Off the CPU, a row whose squares leave the range of that
-dtype, so that its norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and
-is on the sphere after the next projection. On the CPU, where reading the norms is free, such a weight goes through
-`functional` at once.
+for the device. A projection allocates nothing that grows with a weight; a tangent gradient or a step rule allocates a
+workspace of the size of the largest weight. Off the CPU, a row whose squares leave the range of that dtype, so that its
+norm comes out infinite or zero, is multiplied by a power of two that brings it back into range, and is on the sphere
+after the next projection. On the CPU, where reading the norms is free, such a weight goes through `functional` at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pbwn import functional
 from pbwn.axes import Axes
 from pbwn.constraint import Constraint, MaxNorm
 
-# What rows are multiplied by whose norm is infinite, or zero; the factors of all other rows lie in between.
+# The factors of rows whose norm is infinite, or zero; those of all other rows lie in between.
 _LIMITS = {torch.float32: (2.0**-96, 2.0**105), torch.float64: (2.0**-768, 2.0**800)}
 # Norms, and radii, whose squares and quotients neither overflow nor lose digits.
 _SAFE = {torch.float32: (1e-15, 1e15), torch.float64: (1e-140, 1e140)}
@@ -45,9 +44,9 @@ class Entry:
         weight: the tensor that the next step starts from: the parameter, this process's shard of it, a master copy.
         axes: the axes of that tensor.
         radii: the norm of each row, one for all of them or one each; a row whose radius is 0 is free.
-        factor: what the radii are multiplied by now, where they change over the steps.
-        get_gradient: looks up the gradient that belongs to that tensor; None where there is none.
-        set_gradient: puts another gradient in its place.
+        factor: the current factor of the radii, where they change over the steps.
+        get_gradient: returns the gradient that belongs to that tensor, or None.
+        set_gradient: replaces that gradient.
     """
 
     name: str
@@ -66,10 +65,10 @@ class Entry:
 
 
 class FunctionalPath:
-    """Weights that are projected together, by `functional`, one after the other: the meaning of the faster paths.
+    """Weights that are projected together, by `functional`, one after the other: the reference for the faster paths.
 
-    It serves weights whose radii float32 cannot divide by a norm. Paths keep views and addresses: whoever keeps a path
-    makes sure that the weights stay where they are.
+    It serves weights whose radii cannot be divided by a norm in float32. Paths keep views and addresses: the owner of a
+    path ensures that the weights stay where they are.
     """
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:
@@ -77,14 +76,14 @@ class FunctionalPath:
         self._constraint = constraint
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
-        """Multiply the radii that each weight came with by a factor."""
+        """Multiply the original radii of each weight by a factor."""
         pairs = zip(self._entries, factors, strict=True)
         self._entries = [replace(entry, factor=factor) for entry, factor in pairs]
 
     def project_(self, *, synchronize: bool = False) -> None:
         """Project all weights in place: equation (10).
 
-        `synchronize` waits for the device, to have rows right at once whose squares leave the range of their dtype.
+        `synchronize` waits for the device, so that rows whose squares leave the range of their dtype are exact at once.
         """
         for entry in self._entries:
             functional.project_(entry.weight, entry.axes, self._constraint, radii=entry.row_radii)
@@ -117,18 +116,18 @@ class TorchPath(FunctionalPath):
         self._radii = torch.cat(radii).to(self._dtype)
         self._rounding = max(functional.ROUNDING[entry.weight.dtype] for entry in entries)
         self._is_free = self._radii == 0
-        self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and that is a 1
-        self._first_radii: Tensor | None = None  # before any factor, where they are scheduled
+        self._radii.masked_fill_(self._is_free, torch.nan)  # makes the factor NaN, whatever the norm, and then 1
+        self._first_radii: Tensor | None = None  # before their factors, where they are scheduled
         self._norms = torch.empty_like(self._radii)
         self._rows = [Rows(*pair) for pair in zip(entries, self._norms.split(self._counts), strict=True)]
         self._before: Sequence[Tensor] | None = None
-        # A ball's rows that are too long to be measured land outside it, for the next projection.
+        # Rows of a ball that are too long to be measured end up outside it, for the next projection.
         self._limits = _LIMITS[self._dtype]
         if isinstance(constraint, MaxNorm):
             self._limits = (constraint.limit * 2.0**-64, 1.0)
 
     def scale_radii_(self, factors: Sequence[float]) -> None:
-        """Multiply the radii that each weight came with by a factor."""
+        """Multiply the original radii of each weight by a factor."""
         super().scale_radii_(factors)
         if self._first_radii is None:
             self._first_radii = self._radii.clone()
@@ -178,7 +177,7 @@ class TorchPath(FunctionalPath):
         if before is not self._before:
             self._keep_views(before)
         stays = self._take_tangent_() if rates is None else self._take_angle_(rates)
-        self._rescale_(besides=stays)
+        self._rescale_(keep=stays)
 
     def _keep_views(self, before: Sequence[Tensor]) -> None:
         """Make the views that step rules need: of rows, of the same rows before the step, and of values for each."""
@@ -192,7 +191,7 @@ class TorchPath(FunctionalPath):
             self._measure_starts += rows.measuring(old, norms)
 
     def _take_angle_(self, rates: Sequence[float | Tensor]) -> Tensor:
-        """Form w + lr R N(u) in place, and say which rows stay as they were."""
+        """Form w + lr R N(u) in place, and return a mask of the rows that stay as they were."""
         for row, start, _, _ in self._steps:
             row.sub_(start)
         self._measure_()
@@ -213,7 +212,7 @@ class TorchPath(FunctionalPath):
         return stays
 
     def _take_tangent_(self) -> Tensor:
-        """Form w + u - (w·u) w / |w|² in place, and say which rows stay as they were."""
+        """Form w + u - (w·u) w / |w|² in place, and return a mask of the rows that stay as they were."""
         workspace, dots = self._workspace(), self._multiples
         for row, start, out, _ in self._steps:
             _write_dots(row, start, out, workspace)
@@ -222,7 +221,7 @@ class TorchPath(FunctionalPath):
         self._combine_(self._norms, dots)
         torch.logical_or(dots.isfinite(), self._is_free, out=self._is_broken).logical_not_()
         dots.div_(self._norms).div_(self._norms).sub_(1.0).nan_to_num_(0.0, 0.0, 0.0).masked_fill_(self._is_free, 0.0)
-        dots.masked_fill_(self._is_broken, -1.0)  # nothing but the start
+        dots.masked_fill_(self._is_broken, -1.0)  # leaves only the start
         clear = self._may_be_any(self._is_broken)
         for row, start, multiple, is_bad in self._steps:
             if clear:
@@ -230,21 +229,21 @@ class TorchPath(FunctionalPath):
             row.addcmul_(start, multiple, value=-1)
         return self._is_broken
 
-    def _rescale_(self, *, synchronize: bool = False, besides: Tensor | None = None) -> None:
-        """Bring each row to its radius, besides those in a mask that are there to rounding."""
+    def _rescale_(self, *, synchronize: bool = False, keep: Tensor | None = None) -> None:
+        """Bring each row to its radius, except rows of the mask `keep` that are there up to rounding."""
         self._measure_()
         unsafe = self._unsafe() if self.has_fallback and (synchronize or self._is_cpu) else []
         self._factors_()
-        if besides is not None:
-            besides &= torch.sub(self._norms, 1.0, out=self._multiples).abs_() <= self._rounding
-            self._norms.masked_fill_(besides, 1.0)
+        if keep is not None:
+            keep &= torch.sub(self._norms, 1.0, out=self._multiples).abs_() <= self._rounding
+            self._norms.masked_fill_(keep, 1.0)
         for index, rows in enumerate(self._rows):
             if index not in unsafe:
                 rows.scale_()
         FunctionalPath([self._entries[index] for index in unsafe], self._constraint).project_()
 
     def _may_be_any(self, rows: Tensor) -> bool:
-        """Whether there is one in a mask of rows, as far as that is seen without waiting for a device."""
+        """Whether a mask of rows has any, or may have: a device is not waited for."""
         return not self._is_cpu or bool(rows.any())
 
     def _measure_(self) -> None:
@@ -253,14 +252,14 @@ class TorchPath(FunctionalPath):
         self._combine_(self._norms)
 
     def _factors_(self) -> None:
-        """Replace each norm by what its row is multiplied by, which is 1 where a quotient is none."""
+        """Replace each norm by the factor of its row, which is 1 where the quotient is NaN."""
         torch.div(self._radii, self._norms, out=self._norms)
         self._norms.clamp_(*self._limits).nan_to_num_(1.0)
 
     @cached_property
     def _multiples(self) -> Tensor:
-        """The multiple of each row that its gradient or update loses; nothing that a projection alone needs."""
-        with torch.inference_mode(False):  # it outlives the mode that it is made in
+        """The multiple of each row that its gradient or update loses; not needed by a projection."""
+        with torch.inference_mode(False):  # it outlives the mode that it is created in
             return torch.empty_like(self._norms)
 
     @cached_property
@@ -271,14 +270,14 @@ class TorchPath(FunctionalPath):
             return [rows.values(part) for rows, part in zip(self._rows, parts, strict=True)]
 
     def _workspace(self) -> tuple[Tensor, Tensor]:
-        """Memory for the products of the largest weight, and a 1 of its dtype."""
+        """Allocate memory for the products of the largest weight, and a 1 of its dtype."""
         return self._norms.new_empty(max(rows.largest for rows in self._rows)), self._norms.new_ones(1)
 
     def _combine_(self, norms: Tensor, dots: Tensor | None = None) -> None:
-        """Put together the norms and products of rows that several processes hold parts of: here they are whole."""
+        """Combine the norms and products of rows that are cut over processes; here, rows are whole."""
 
     def _unsafe(self, dots: Tensor | None = None) -> list[int]:
-        """The weights with a row whose norm may have lost digits, or whose product with its gradient overflowed."""
+        """Return the weights with a row whose norm may have lost digits or whose product with a gradient overflowed."""
         if _is_safe(self._norms) and (dots is None or bool(dots.isfinite().all())):
             return []
         norms = self._norms.split(self._counts)
@@ -291,7 +290,7 @@ class TorchPath(FunctionalPath):
 
 
 class Rows:
-    """Kept views of a weight, its neurons in front, and of where their norms are written."""
+    """Views of a weight, its neurons in front, and of where their norms are written."""
 
     def __init__(self, entry: Entry, norms: Tensor) -> None:
         """`norms` has one element per neuron, of the dtype that norms are accumulated in."""
@@ -311,20 +310,20 @@ class Rows:
             measure()
 
     def scale_(self) -> None:
-        """Multiply each row by what stands in the place of its norm."""
+        """Multiply each row by the factor that has replaced its norm."""
         for block, factors in zip(self.blocks, self._factors, strict=True):
             block.mul_(factors)
 
     def blocks_of(self, other: Tensor) -> list[Tensor]:
-        """The rows of a tensor of the weight's shape, such as its gradient, in the same blocks."""
+        """Return the rows of a tensor of the weight's shape, such as its gradient, in the same blocks."""
         return [block for [block] in self._cut(self._axes.rows(other))]
 
     def measuring(self, other: Tensor, norms: Tensor) -> list[Callable[[], object]]:
-        """What writes the norms of another tensor's rows."""
+        """Return functions that write the norms of another tensor's rows."""
         return [_measuring(*pair) for pair in zip(self.blocks_of(other), self._parts(norms), strict=True)]
 
     def values(self, per_neuron: Tensor) -> list[Tensor]:
-        """One value per neuron, for each block as a view that broadcasts over its rows."""
+        """View one value per neuron, for each block, so that it broadcasts over the block's rows."""
         return [functional.per_row(part, self._rows) for part in self._parts(per_neuron)]
 
     def _parts(self, per_neuron: Tensor) -> list[Tensor]:
@@ -336,7 +335,7 @@ class Rows:
 
 
 def _write_dots(rows: Tensor, others: Tensor, dots: Tensor, workspace: tuple[Tensor, Tensor]) -> None:
-    """Write the inner products of rows; `dots` has one element for each, and dimensions of size 1 beside."""
+    """Write the inner products of rows; `dots` has one element for each, and size 1 in the other dimensions."""
     elements, one = workspace
     products = elements.narrow(0, 0, rows.numel()).view(rows.shape)
     if torch.result_type(rows, others) == elements.dtype:
@@ -347,7 +346,7 @@ def _write_dots(rows: Tensor, others: Tensor, dots: Tensor, workspace: tuple[Ten
 
 
 def norm_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype that a weight's norms are accumulated in."""
+    """Return the dtype that a weight's norms are accumulated in."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 
@@ -373,7 +372,7 @@ def is_laid_out_like(gradient: Tensor, weight: Tensor) -> bool:
 
 @torch.no_grad()
 def tangent_gradient_(entry: Entry) -> None:
-    """Make a weight's gradient tangent by `functional`, if it has one, be it dense or sparse."""
+    """Make a weight's gradient tangent by `functional`, if it has one, dense or sparse."""
     gradient = entry.get_gradient()
     if gradient is None:
         return
@@ -384,7 +383,7 @@ def tangent_gradient_(entry: Entry) -> None:
 
 
 def _strided_gradient(entry: Entry) -> Tensor | None:
-    """A weight's gradient; one of another kind is made tangent here, and None stands for it."""
+    """Return a weight's strided gradient, or None; one of another kind is made tangent here."""
     gradient = entry.get_gradient()
     if gradient is None or (gradient.layout is torch.strided and gradient.shape == entry.weight.shape):
         return gradient
@@ -393,7 +392,7 @@ def _strided_gradient(entry: Entry) -> Tensor | None:
 
 
 def _sparse_tangent(gradient: Tensor, entry: Entry) -> Tensor:
-    """The tangent gradient of the rows that a sparse gradient holds, such as an embedding's."""
+    """Return the tangent gradient of the rows that a sparse gradient holds, such as an embedding's."""
     if entry.axes != Axes((0,)):
         raise ValueError(f"a sparse gradient of a weight with axes {entry.axes} cannot be made tangent: only (0,) can")
     gradient = gradient.coalesce()
@@ -405,7 +404,7 @@ def _sparse_tangent(gradient: Tensor, entry: Entry) -> Tensor:
 
 
 def _measuring(rows: Tensor, norms: Tensor) -> Callable[[], object]:
-    """What writes the norms of rows. On the CPU long rows are measured in pieces, or else by `functional`."""
+    """Return a function that writes the norms of rows. On the CPU, long rows go in pieces, or else by `functional`."""
     dims = tuple(range(norms.ndim, rows.ndim))
     if rows.device.type != "cpu" or rows.shape[norms.ndim :].numel() <= _LONGEST_CHAIN:
         return partial(vector_norm, rows, 2, dims, dtype=norms.dtype, out=norms)
@@ -423,7 +422,7 @@ def _measuring(rows: Tensor, norms: Tensor) -> Callable[[], object]:
 
 
 def _pieces(rows: Tensor, neuron_dims: int) -> Tensor | None:
-    """Rows as a view of (neurons, pieces, elements of a piece), or None where no pieces are short enough."""
+    """View rows as (neurons, pieces, elements of a piece), or return None where no pieces are short enough."""
     by_stride = sorted(range(neuron_dims, rows.ndim), key=rows.stride, reverse=True)
     longest = _LONGEST_CHAIN
     with suppress(RuntimeError):

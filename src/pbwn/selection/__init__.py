@@ -1,4 +1,4 @@
-"""Which weights of a model are constrained, over which axes, and why not the others."""
+"""The selection of the weights to constrain, over which axes, and why the others are left alone."""
 
 from pbwn.selection.reuse import chosen, unconstrained
 from pbwn.selection.selector import select

@@ -1,4 +1,4 @@
-"""The names of a model's modules and parameters, without those that wrappers put in front, and patterns over them."""
+"""The names of a model's modules and parameters, without the prefixes of wrappers, and patterns over them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NamedParameter(NamedTuple):
 
 
 def named_modules(model: nn.Module) -> Iterator[NamedModule]:
-    """Every module under every name it can be reached by, in order of registration; of very many names, the first.
+    """Yield every module under each of its names, in order of registration, up to a number of names per module.
 
     Modules that share modules that share modules have more names than could be listed.
     """
@@ -49,7 +49,7 @@ def named_modules(model: nn.Module) -> Iterator[NamedModule]:
 def _named_below(
     module: nn.Module, name: str, holders: tuple[nn.Module, ...], visits: Counter[nn.Module]
 ) -> Iterator[NamedModule]:
-    if module in holders or visits[module] == _MOST_NAMES:  # one that holds itself ends here
+    if module in holders or visits[module] == _MOST_NAMES:  # a module that holds itself, or has too many names
         return
     visits[module] += 1
     yield NamedModule(name, module)
@@ -61,7 +61,7 @@ def _named_below(
 
 
 def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
-    """Every parameter under every name it can be reached by; a tied one comes several times."""
+    """Yield every parameter under each of its names; a tied one several times."""
     for prefix, module in named_modules(model):
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
@@ -69,7 +69,7 @@ def named_parameters(model: nn.Module) -> Iterator[NamedParameter]:
 
 
 def by_object(parameters: Iterable[NamedParameter]) -> list[list[NamedParameter]]:
-    """The names of each parameter together."""
+    """Group names by parameter."""
     found: dict[int, list[NamedParameter]] = {}
     for named in parameters:
         found.setdefault(id(named.parameter), []).append(named)
@@ -77,17 +77,17 @@ def by_object(parameters: Iterable[NamedParameter]) -> list[list[NamedParameter]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own model inside compile, data-parallel and averaging wrappers."""
+    """Return the user's own model inside compile, data-parallel and averaging wrappers."""
     return [module for name, module in named_modules(model) if not name][-1]
 
 
 def is_scripted(module: nn.Module) -> bool:
-    """Whether a module was made by `torch.jit.script` or traced; a torch without them has none."""
+    """Whether a module was scripted or traced by `torch.jit`; False in a torch without it."""
     return isinstance(module, getattr(getattr(torch, "jit", None), "ScriptModule", ()))
 
 
 def layer_name(module: nn.Module) -> str:
-    """The name of a module's type as its author wrote it, without what torch makes of it.
+    """Return the name of a module's type as its author wrote it, without the prefixes that torch adds.
 
     >>> layer_name(nn.MultiheadAttention(4, 2).out_proj)
     'Linear'
@@ -104,7 +104,7 @@ def layer_name(module: nn.Module) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern, or a name as it is, names a parameter or a module that holds it; `*` spans dots.
+    """Whether a pattern, or a literal name, matches a parameter or a module that holds it; `*` spans dots.
 
     Braces are read as the tables write them, so that what is printed can be used as a pattern.
 
@@ -118,8 +118,8 @@ def matches(pattern: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Matches what the pattern names and, after a dot, all that it holds."""
-    pieces = re.split(r"\{([^{}]*)\}", pattern)  # every second piece stood in braces
+    """Compile a pattern to match what it names and, after a dot, all that this holds."""
+    pieces = re.split(r"\{([^{}]*)\}", pattern)  # every second piece was in braces
     body = "".join(_choice(piece) if index % 2 else _glob(piece) for index, piece in enumerate(pieces))
     return re.compile(rf"(?s:{body})(?:\..*)?\Z")
 
@@ -129,7 +129,7 @@ def _glob(pattern: str) -> str:
 
 
 def _choice(inside: str) -> str:
-    """What stands in braces: names, and ranges of indices such as 0..11."""
+    """Translate the inside of braces: names, and ranges of indices such as 0..11."""
     choices: list[str] = []
     for item in inside.split(","):
         ends = re.fullmatch(r"(\d+)\.\.(\d+)", item.strip())
@@ -138,23 +138,24 @@ def _choice(inside: str) -> str:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """Name the closest of the known names and of the modules that hold them, or some of them.
+    """Suggest the closest of the known names and of the modules that hold them, or list some.
 
     >>> suggestion("blok*", ["head.weight", "blocks.0.fc.weight", "blocks.1.fc.weight"])
     "did you mean 'blocks'?"
     """
-    paths = [each.split(".") for each in known]
+    paths = [path.split(".") for path in known]
     names = dict.fromkeys(".".join(path[:end]) for path in paths for end in range(1, len(path) + 1))
-    outer_first = sorted(names, key=lambda each: each.count("."))
+    outer_first = sorted(names, key=lambda path: path.count("."))
     close = get_close_matches(name, outer_first, n=3, cutoff=0.5)
-    close = [each for place, each in enumerate(close) if not each.startswith(tuple(f"{one}." for one in close[:place]))]
+    prefixes = tuple(f"{match}." for match in close)
+    close = [match for index, match in enumerate(close) if not match.startswith(prefixes[:index])]
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     return "there is " + ", ".join(map(repr, outer_first[:8])) + (", ..." if len(outer_first) > 8 else "")
 
 
 def check_word(argument: str, value: object, *allowed: str) -> None:
-    """Refuse what is none of the words that an argument may be."""
+    """Refuse a value that is none of the words allowed for an argument."""
     if value not in allowed:
         *others, last = (f'"{word}"' for word in allowed)
         raise ValueError(f"{argument} must be {', '.join(others)} or {last}; got {value!r}")

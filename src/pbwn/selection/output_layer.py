@@ -1,4 +1,4 @@
-"""Which layers of a model are its output layers, and how that was found."""
+"""The output layers of a model, and how they were found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pbwn.axes import NEVER_LAST, can_be_output_layer
 from pbwn.selection.names import named_modules, suggestion
 from pbwn.selection.rules import is_adapter
 from pbwn.selection.table import folded
-from pbwn.selection.trace import see_output
+from pbwn.selection.trace import trace_output
 
 _GETTERS = ("get_output_embeddings", "get_classifier")
 
@@ -29,20 +29,20 @@ class OutputLayer:
 
 
 def find_output_layer(model: nn.Module, choice: str | Sequence[str] | None, inputs: Sequence[Any] = ()) -> OutputLayer:
-    """Find the output layers: by name, by themselves where the choice is "auto", or none where it is None.
+    """Find the output layers: by the given names, automatically if the choice is "auto", or none if it is None.
 
-    By themselves means: seen with inputs where there are some, else as the model says, else by the names that such
-    layers have, and only then by order.
+    Automatically means: traced if there are inputs, else by the model's own getters, else by the names that such layers
+    usually have, and only then by order.
     """
     if choice in (None, [], ()):
         return OutputLayer(frozenset(), "constrained like any other (output_layer=None)")
     if choice != "auto":
         return _given(model, [choice] if isinstance(choice, str) else choice)
-    return _Layers(model).seen(model, inputs) if inputs else _Layers(model).output_layer()
+    return _Layers(model).traced(model, inputs) if inputs else _Layers(model).output_layer()
 
 
 def named_heads(model: nn.Module) -> frozenset[nn.Module]:
-    """The output layers that the model says, or that are named like one."""
+    """Return the output layers by the model's own getters and by their names."""
     layers = _Layers(model)
     return layers.found(*layers.heads).modules
 
@@ -59,7 +59,7 @@ def _given(model: nn.Module, names: Sequence[str]) -> OutputLayer:
 
 
 def _parts(layer: nn.Module) -> Iterable[nn.Module]:
-    """A layer with what it is made of; one that was registered may hold other layers beside weights of its own."""
+    """Return a layer with its parts; a registered one, which may hold other layers beside its weights, alone."""
     is_whole = isinstance(layer, (nn.AdaptiveLogSoftmaxWithLoss, nn.Linear, nn.modules.conv._ConvNd))
     return layer.modules() if is_whole else [layer]
 
@@ -69,7 +69,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 # Names that output layers have in Transformers, timm, diffusers, torchvision and in tutorials, each for one part of a
-# layer's name between dots. These stand for an output layer wherever they are found,
+# layer's name between dots. These mean an output layer wherever they are found,
 _ANYWHERE = re.compile(
     r"(\w+_)?lm_heads?|(?!pre_|feature_)(\w+_)?classifiers?(_\w+)?|qa_outputs|answer_class|vocab_projector|embed_out|"
     r"output_projection|(\w+_)?(class|cls|box|bbox|mask|label|objectness|decode|aux|auxiliary|score|codec|ctc|"
@@ -90,12 +90,12 @@ _FINAL = re.compile(
     r"final|last|(final|last|out|output)_(conv|layer|linear|fc|proj|projection|dense)|decoder_pred|"
     r"(conv|layer|linear|fc|dense)_(out|final|last)"
 )
-# and these, inside of what one of the others names, for its last layer.
+# and these, inside a module with one of the other names, for its last layer.
 _INSIDE = re.compile(
     r"(\w+_)?out_proj|decoder|seq_relationship|(\w+_)?head(_\w+)?|predictions|out|output|projection|(linear|fc|dense|proj|conv)_out|"
     r"final_layer"
 )
-# What stands before one of these names, or beside it, is hidden.
+# Parts of a layer's name that mean a hidden layer.
 _HIDDEN = re.compile(r"\w*router|gate|(?!(class|box|bbox|mask)_)\w*embed\w*|\w*(ada_?ln|modulation)\w*", re.IGNORECASE)
 _HIDDEN_TOO = re.compile(
     r"\d+|\w*(tower|backbone|vision|visual|audio|projector|merger|adapter|prenet|resampler|attention|attn)\w*"
@@ -103,15 +103,15 @@ _HIDDEN_TOO = re.compile(
 
 
 class _Layers:
-    """The layers of a model that may be its output layers, by their names, in order of registration."""
+    """The layers of a model that may be output layers, by their names, in order of registration."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules: dict[str, nn.Module] = {}  # the innermost, of a wrapper and what it wraps
+        self._modules: dict[str, nn.Module] = {}  # of a wrapper and what it wraps, the innermost
         self._names: dict[nn.Module, str] = {}
         self._layers: dict[str, nn.Module] = {}
-        self._holders: set[str] = set()  # the names of layers, and of all that holds one
+        self._holders: set[str] = set()  # the names of layers, and of all modules that hold one
         self._children: dict[str, list[str]] = {}
-        self._wholes: dict[nn.Module, nn.Module] = {}  # what counts as one layer, by its parts
+        self._wholes: dict[nn.Module, nn.Module] = {}  # modules that count as one layer, by their parts
         for name, module in named_modules(model):
             if name not in self._modules and name:
                 self._children.setdefault(name.rpartition(".")[0], []).append(name)
@@ -129,7 +129,7 @@ class _Layers:
         self._core = self._find_core()
 
     def output_layer(self) -> OutputLayer:
-        """The output layers as the model says, by their names, or by order."""
+        """Find the output layers by the model's own getters, by their names, or by order."""
         if self._core in self._layers:
             return self.found(([self._core], self._kind(self._core)))
         heads = self.heads
@@ -144,13 +144,13 @@ class _Layers:
         guess = self.found(([last], f"{self._kind(last)}, in order of registration"))
         return OutputLayer(guess.modules, f"guessed: {guess.description}", is_guess=True)
 
-    def seen(self, model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
-        """The layers that come last before the output; of others, those whose names say so and that the pass left out.
+    def traced(self, model: nn.Module, inputs: Sequence[Any]) -> OutputLayer:
+        """Find the layers that come last before the output, and output layers by name that the pass did not use.
 
-        A model may have heads that it does not use in each pass, or for the loss alone.
+        A model may have heads that it does not use in every pass, or only for the loss.
         """
-        last, hidden = see_output(model, inputs)
-        if not last:  # nothing of it went through torch's functions, as in a scripted model
+        last, hidden = trace_output(model, inputs)
+        if not last:  # no weight went through torch's functions, as in a scripted model
             return self.output_layer()
         ends = dict.fromkeys(self._wholes.get(named.module, named.module) for named in last)
         # A tied embedding is the output layer where no linear layer shares its weight; it is left alone in any case.
@@ -162,22 +162,22 @@ class _Layers:
         unused = [name for name in known if not passed & set(self._modules[name].modules())]
         if not heads and not unused:
             return OutputLayer(frozenset(), "none: no linear layer or convolution comes last before the output")
-        seen = [self._names[head] for head in heads]
-        return self.found((seen, "seen with the inputs"), (unused, f"by {_whose(unused)}, and not seen"))
+        traced = [self._names[head] for head in heads]
+        return self.found((traced, "seen with the inputs"), (unused, f"by {_whose(unused)}, and not seen"))
 
     def found(self, *groups: tuple[list[str], str]) -> OutputLayer:
-        """Layers by their names, each group with how it was found."""
+        """Return output layers by groups of names, each with how it was found."""
         parts = frozenset(part for names, _ in groups for name in names for part in _parts(self._modules[name]))
         return OutputLayer(parts, ", ".join(f"{_listed(names)} ({how})" for names, how in groups if names))
 
     @property
     def heads(self) -> list[tuple[list[str], str]]:
-        """The layers that the model says to be its output layers, and those with the name of one."""
-        asked, getter = self._ask()
-        named = self._by_name(asked)
-        if named:  # an embedding is not the answer where there is another one
-            asked = [name for name in asked if name in self._layers]
-        groups = [(asked, f"from {getter}()"), (named, f"by {_whose(named)}")]
+        """The output layers by the model's own getters, and those by their names."""
+        reported, getter = self._reported()
+        named = self._by_name(reported)
+        if named:  # an embedding counts only if there is no other output layer
+            reported = [name for name in reported if name in self._layers]
+        groups = [(reported, f"from {getter}()"), (named, f"by {_whose(named)}")]
         return [group for group in groups if group[0]]
 
     @property
@@ -185,10 +185,10 @@ class _Layers:
         return f"{self._core}." if self._core else ""
 
     def _find_core(self) -> str:
-        """The part of the model that its output comes from, as far as that is certain.
+        """Return the name of the part of the model that its output certainly comes from.
 
         That is the last layer or network in a Sequential, and the model inside a module that merely holds it, such as a
-        training module beside losses and metrics.
+        training module with losses and metrics.
         """
         core = ""
         while core not in self._layers:
@@ -205,18 +205,18 @@ class _Layers:
             core = children[-1]
         return core
 
-    def _ask(self) -> tuple[list[str], str]:
-        """Ask the model itself, as those of Hugging Face and timm can be: its layers, and the method that told."""
+    def _reported(self) -> tuple[list[str], str]:
+        """Call the getters that models of Hugging Face and timm have: the layers, and the name of the getter."""
         for getter in _GETTERS:
             method = getattr(self._modules[self._core], getter, None)
             if not callable(method):
                 continue
             try:
-                answer = method()
-            except Exception:  # a getter that is not meant for this model; whatever it raises
+                result = method()
+            except Exception:  # a getter that is not meant for this model may raise anything
                 continue
-            answers = answer.values() if isinstance(answer, dict) else answer
-            heads = answers if isinstance(answers, Iterable) and not isinstance(answers, nn.Module) else [answers]
+            results = result.values() if isinstance(result, dict) else result
+            heads = results if isinstance(results, Iterable) and not isinstance(results, nn.Module) else [results]
             known = [self._names[head] for head in heads if isinstance(head, nn.Module) and head in self._names]
             found = [end for name in known for end in self._ends(name)]
             if found:
@@ -224,7 +224,7 @@ class _Layers:
         return [], ""
 
     def _ends(self, head: str) -> list[str]:
-        """The last layers of what is an output layer, or is made of several."""
+        """Return the last layers of a module that is an output layer or holds several."""
         module = self._modules[head]
         if head in self._layers or isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             return [head]
@@ -245,32 +245,34 @@ class _Layers:
                 yield from self._inside(child)
 
     def _siblings(self, name: str) -> list[str]:
-        """A layer with those beside it in a ModuleDict, none of which comes after another."""
+        """Return a layer with its siblings in a ModuleDict, which has no order."""
         parent = name.rpartition(".")[0]
         is_choice = isinstance(self._modules[parent], nn.ModuleDict)
         return [child for child in self._children[parent] if child in self._layers] if is_choice else [name]
 
-    def _by_name(self, asked: Sequence[str]) -> list[str]:
-        """All layers that have the name of an output layer."""
+    def _by_name(self, reported: Sequence[str]) -> list[str]:
+        """Return all layers that have the name of an output layer, without those already reported."""
         heads = self._find(_ANYWHERE)
         certain = {end for head in heads for end in self._ends(head)}
         heads += [name for name, layer in self._layers.items() if isinstance(layer, nn.AdaptiveLogSoftmaxWithLoss)]
         high, top = self._find(_HIGH, _HIDDEN_TOO), self._at_the_top(_TOP)
-        found = [*asked, *heads]
+        found = [*reported, *heads]
         level = min((name.count(".") for name in found or (*high, *top)), default=0)
         is_classified = any(not name.endswith(("head", "heads")) for name in found)
         for head in (*high, *top):
-            # Beside a classifier or a decoder, a head is the layer that prepares for it.
+            # Beside a classifier or a decoder, a head is the layer before it.
             prepares = head.rpartition(".")[2] in ("head", "heads") and is_classified
-            if head.count(".") <= level and not (prepares and not any(name.startswith(f"{head}.") for name in asked)):
+            if head.count(".") <= level and not (
+                prepares and not any(name.startswith(f"{head}.") for name in reported)
+            ):
                 heads.append(head)
-        if not asked and not heads:
+        if not reported and not heads:
             heads = self._at_the_top(_FINAL)
         ends = dict.fromkeys(end for head in dict.fromkeys(heads) for end in self._ends(head))
-        modules = {self._modules[name] for name in asked}
+        modules = {self._modules[name] for name in reported}
         named = []
         for end in ends:
-            is_preparation = end.endswith(".dense") and (asked or (len(ends) > 1 and end not in certain))
+            is_preparation = end.endswith(".dense") and (reported or (len(ends) > 1 and end not in certain))
             if self._modules[end] not in modules and not is_preparation:
                 modules.add(self._modules[end])
                 named.append(end)
@@ -280,12 +282,12 @@ class _Layers:
         return [head for head in self._find(names, _HIDDEN_TOO) if "." not in head.removeprefix(self._prefix)]
 
     def _find(self, names: re.Pattern[str], *hidden: re.Pattern[str]) -> list[str]:
-        """What has one of these names, outermost first."""
+        """Return the modules with one of these names, outermost first."""
         inside = [layer for layer in self._layers if layer.startswith(self._prefix)]
         return [head for layer in inside if (head := self._head(layer, self._core, names, *hidden)) is not None]
 
     def _head(self, layer: str, base: str, names: re.Pattern[str], *hidden: re.Pattern[str]) -> str | None:
-        """The outermost part of a layer's name behind the base that names an output layer, and all before it."""
+        """Return a layer's name up to its outermost part below `base` that names an output layer, or None."""
         path = base
         for part in layer.removeprefix(f"{base}.").split("."):
             path = f"{path}.{part}" if path else part
@@ -296,12 +298,12 @@ class _Layers:
         return None
 
     def _is_encoder(self, path: str) -> bool:
-        """Whether this is an encoder next to a decoder."""
+        """Whether a module is an encoder beside a decoder."""
         parent, _, own = path.rpartition(".")
         return "encoder" in own and any("decoder" in child.rpartition(".")[2] for child in self._children[parent])
 
     def _last(self, inside: list[str]) -> str:
-        """The last layer by order; not of a frozen network beside the one that is trained, such as a teacher."""
+        """Return the last layer by order, skipping frozen networks beside a trained one, such as a teacher."""
         branches = groupby(inside, key=lambda name: name.removeprefix(self._prefix).partition(".")[0])
         is_any_trained = self._is_trained(inside)
         return next(

@@ -1,4 +1,4 @@
-"""A selection that was made before: with the optimizers of `attach`, and with the model as it has become."""
+"""Existing selections: used with the optimizers of `attach`, and compared with a model that has changed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def chosen(
     zero_too: bool = False,
     **options: Any,
 ) -> Selection:
-    """The selection that was given, as far as it holds for these optimizers, or what `select` makes of these options.
+    """Return a given selection, restricted to these optimizers, or that of `select` with these options.
 
-    `zero` names weights that were zero when training began, and are left alone though they are not zero any more;
-    `zero_too` constrains those that are zero like any other. Where weights are sharded, every process has to call this.
+    `zero` names weights that were zero when training started, and are left alone though they are no longer zero;
+    `zero_too` constrains weights of zeros like any other. Where weights are sharded, every process has to call this.
     """
     if selection is None:
         selection = select(model, optimizer=optimizer, frozen=frozen, **options)
@@ -60,7 +60,7 @@ def chosen(
 
 
 def _check_model(model: nn.Module, selection: Selection) -> None:
-    """Refuse a selection that was made of another model, or of this one before its weights changed."""
+    """Refuse a selection of another model, or of this one before its weights changed."""
     found = {named.name: named for named in named_parameters(model)}
     for weight in selection.constrained:
         named = found.get(weight.name)
@@ -72,23 +72,23 @@ def _check_model(model: nn.Module, selection: Selection) -> None:
 
 
 def unconstrained(model: nn.Module, selection: Selection, parameters: Iterable[NamedParameter]) -> list[str]:
-    """Those of some trained parameters that would be constrained now: untrained when selected, or new in the model."""
-    by_name = {name: left for left in selection.left_alone for name in (left.name, *left.others)}
-    # A parameter's name changes with layers that are put in or taken out; its place in its module does not.
-    by_place = {(left.module, left.name.rpartition(".")[2]): left for left in selection.left_alone}
+    """Return the trained parameters that would be constrained by now: untrained when selected, or new in the model."""
+    by_name = {name: other for other in selection.left_alone for name in (other.name, *other.others)}
+    # A parameter's name changes when layers are added or removed; its attribute of its module does not.
+    by_attribute = {(other.module, other.name.rpartition(".")[2]): other for other in selection.left_alone}
     found, new = [], []
     for named in parameters:
-        left = by_name.get(named.name) or by_place.get((named.module, named.attribute))
-        if left is None:
+        known = by_name.get(named.name) or by_attribute.get((named.module, named.attribute))
+        if known is None:
             new.append(named)
-        elif left.reason.untrained:
+        elif known.reason.untrained:
             found.append(named.name)
     heads = named_heads(model) if new and selection.choice.spares_heads else frozenset()
     return found + [named.name for named in new if _is_default(named, selection.choice, heads)]
 
 
 def _is_default(named: NamedParameter, choice: Choice, heads: Collection[nn.Module]) -> bool:
-    """Whether a parameter that was not in the model would be constrained."""
+    """Whether a parameter that is new in the model would be constrained."""
     if any(matches(pattern, named.name) for pattern in choice.skip):
         return False
     is_named = choice.includes([named.name])

@@ -1,4 +1,4 @@
-"""What a parameter is by itself: a weight with known neuron axes, or something to leave alone, and why."""
+"""The rules for a single parameter: its neuron axes, or the reason to leave it alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pbwn.selection.names import NamedParameter, is_scripted, layer_name
 
 SUPPORTED_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-# How weight_norm, spectral_norm and pruning in their older, hook-based forms rename the weight that they recompute.
+# The suffixes with which hook-based weight_norm, spectral_norm and pruning rename the weight that they recompute.
 _RECOMPUTED_SUFFIXES = ("_g", "_v", "_orig")
-# The adapters of peft, torchtune and loralib: a pair of factors of which one starts at zero, or what scales a weight.
+# The adapters of peft, torchtune and loralib: a pair of factors of which one starts at zero, or a scale of a weight.
 _ADAPTER = re.compile(
     r"(^|\.)(\w+_)?(\w*lora|lily|peanut|hira|hra|miss|deft|adamss|hada|lokr|vera|ia3|oft|boft)(_\w+)?(\.|$)",
     re.IGNORECASE,
@@ -36,9 +36,9 @@ _GAIN = re.compile(
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a parameter is left alone; `unknown` where that is for lack of knowledge rather than on purpose.
+    """Why a parameter is left alone; `unknown` if its axes are not known, rather than on purpose.
 
-    `untrained` where it would be constrained if it were trained. `hint` says below the table what would constrain it.
+    `untrained` if it would be constrained if it were trained. `hint` is a note below the table on how to constrain it.
     """
 
     text: str
@@ -65,9 +65,9 @@ _SCRIPTED = Reason("scripted modules are not supported", unknown=True)
 
 
 def axes_or_reason(named: NamedParameter, direction: str, *, frozen_too: bool) -> Axes | Reason:
-    """The neuron axes of a parameter, or the reason that lies in itself to leave it alone."""
+    """Return the neuron axes of a parameter, or the reason to leave it alone that lies in the parameter itself."""
     if named.parameter.is_nested:
-        return Reason("nested: a list of tensors, and no weight")
+        return Reason("nested: a list of tensors, not a weight")
     known = weight_axes(named.module, named.attribute)
     if known is None:
         return _kind(named) or _unknown_axes(named)
@@ -85,7 +85,7 @@ def default_axes(
     output_layer: Collection[nn.Module] = (),
     frozen_too: bool = False,
 ) -> Axes | Reason:
-    """The same, and the reasons to leave a weight alone unless it is named: what its layer is for the model."""
+    """Return the same, or a reason that holds unless the weight is named: the role of its layer in the model."""
     verdict = axes_or_reason(named, direction, frozen_too=frozen_too)
     if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
         return verdict
@@ -104,32 +104,32 @@ def is_adapter(name: str) -> bool:
 
 
 def unsupported(named: NamedParameter) -> Reason | None:
-    """Say so where rows cannot be normalised in a weight's dtype or memory, or the weight cannot be reached."""
+    """Return why rows cannot be normalised in a weight's dtype or memory, or None if they can."""
     parameter = named.parameter
     if is_scripted(named.module):
         return _SCRIPTED
     if parameter.is_inference():
-        return Reason("made in inference mode, in which nothing can be trained: make the model outside of it")
+        return Reason("made in inference mode, in which nothing can be trained: create the model outside it")
     if _wraps_others(parameter):
         return Reason(f"a {type(parameter).__name__}, which wraps other tensors, is not supported")
     if parameter.layout is not torch.strided:
         return Reason(f"layout {str(parameter.layout).removeprefix('torch.')} is not supported")
     if any(count > 1 and stride == 0 for count, stride in zip(parameter.shape, parameter.stride(), strict=True)):
-        return Reason("expanded: several of its elements are one in memory")
+        return Reason("expanded: several of its elements share memory")
     if parameter.dtype in SUPPORTED_DTYPES:
         return None
     return Reason(f"dtype {str(parameter.dtype).removeprefix('torch.')} is not supported")
 
 
 def _wraps_others(tensor: Tensor) -> bool:
-    """Whether a tensor has its values in others, as quantized ones do; torch's own, such as DTensor, are known."""
+    """Whether a tensor keeps its values in others, as quantized ones do; torch's own types do not count."""
     kind = type(tensor)
     is_own = kind.__module__.partition(".")[0] == "torch"
     return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not is_own
 
 
 def _obstacle(named: NamedParameter) -> Reason | None:
-    """Why a weight with known axes cannot be constrained as it is."""
+    """Return why a weight with known axes cannot be constrained, or None if it can."""
     parameter = named.parameter
     if parameter.ndim < 2:
         return Reason(f"{parameter.ndim}-d parameter")
@@ -154,7 +154,7 @@ def _unknown_axes(named: NamedParameter) -> Reason:
 
 
 def _kind(named: NamedParameter) -> Reason | None:
-    """What a parameter without known axes is, if it is not a weight."""
+    """Return what a parameter without known axes is, if it is recognised, as the reason to leave it alone."""
     if isinstance(named.module, ParametrizationList) or _is_recomputed(named.module, named.attribute):
         return Reason("parametrized: the layer's weight is computed from it")
     if isinstance(named.module, _NORMALISATION):
@@ -165,20 +165,20 @@ def _kind(named: NamedParameter) -> Reason | None:
         return Reason(f"{named.parameter.ndim}-d parameter")
     if is_scripted(named.module):
         return _SCRIPTED
-    return _no_weight(named) or (None if named.parameter.requires_grad else Reason("frozen"))
+    return _table_or_gain(named) or (None if named.parameter.requires_grad else Reason("frozen"))
 
 
-def _no_weight(named: NamedParameter) -> Reason | None:
-    """Tokens, tables and gains: parameters of more than one dimension in which no neuron has incoming weights."""
+def _table_or_gain(named: NamedParameter) -> Reason | None:
+    """Recognise tokens, tables and gains: parameters of several dimensions in which no neuron has incoming weights."""
     attribute = named.attribute
-    if attribute.isdigit():  # in a list of parameters, which has the telling name
+    if attribute.isdigit():  # in a list of parameters, whose name counts
         attribute = named.name.removesuffix(f".{attribute}").rpartition(".")[2]
     if _TABLE.search(attribute):
-        return Reason("token or position table: no layer's weight")
+        return Reason("token or position table: not a layer's weight")
     shape = named.parameter.shape
     is_vector = len(shape) > 2 and sum(size > 1 for size in shape) <= 1
     if is_vector or _GAIN.search(attribute):
-        return Reason("gain or token: one element for each feature" if is_vector else "gain: no layer's weight")
+        return Reason("gain or token: one element for each feature" if is_vector else "gain: not a layer's weight")
     return None
 
 

@@ -1,4 +1,4 @@
-"""From a model and what the user asks for to a selection: `select`."""
+"""`select`: the selection of a model's weights as the user requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pbwn.warning import warn
 Verdict: TypeAlias = "tuple[list[NamedParameter], Axes | Reason]"
 
 _NOT_NAMED = Reason("not named by only=")
-_warned: set[Hashable] = set()  # what this process has been warned of, once each
+_warned: set[Hashable] = set()  # the warnings that this process has already shown
 
 
 def select(
@@ -54,24 +54,24 @@ def select(
     """Show which weights `attach` would constrain with these arguments, over which axes, and which not, and why.
 
     `only`, `also`, `skip` and the keys of `axes` are glob patterns over the names of parameters and modules; a module's
-    name stands for all that it holds. What is returned can be given to `attach` as `selection=`.
+    name stands for all that it holds. The result can be passed to `attach` as `selection=`.
 
     Args:
         model: any module, wrapped or not.
-        inputs: what the model is called with. With them, the output layers are seen in one forward pass: those whose
-            output reaches the model's output through no other layer. A dictionary of arguments in the last place is
-            passed as keyword arguments. Without them, the output layers are found by what the model says of itself, by
+        inputs: what the model is called with. With them, the output layers are traced in one forward pass: those whose
+            output reaches the model's output through no other layer. A dictionary of arguments in the last position is
+            passed as keyword arguments. Without them, the output layers are found by the model's own getters or by
             their names, or guessed.
         optimizer: the optimizer that trains the model, or several: weights that none of them holds are left alone.
-        only: constrain nothing but what matches, embeddings and output layers too where they match.
+        only: constrain only what matches, embeddings and output layers included.
         also: constrain these in addition to the default choice, such as embeddings.
         skip: leave these alone.
         axes: neuron axes of weights in custom layers.
-        output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules pick others.
+        output_layer: "auto" finds it and leaves it alone, None constrains it too, names of modules choose others.
         direction: "incoming" weights of each neuron, or "outgoing" ones.
         per: one norm for each "neuron", or one for each whole "matrix".
-        strict: an error for a weight whose neuron axes are not known, rather than a warning and a line in the table.
-        frozen: whether to "leave" weights that need no gradient alone, or to "constrain" them too.
+        strict: raise an error for a weight with unknown neuron axes, rather than warn and list it in the table.
+        frozen: whether to "leave" weights that need no gradient, or to "constrain" them too.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(select(model))
@@ -93,8 +93,8 @@ def select(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module; got {type(model).__name__}")
-    given = [each for value in inputs for each in (value if isinstance(value, (list, tuple)) else [value])]
-    if any(hasattr(each, "param_groups") for each in given):
+    flat_inputs = [item for value in inputs for item in (value if isinstance(value, (list, tuple)) else [value])]
+    if any(hasattr(item, "param_groups") for item in flat_inputs):
         raise TypeError(
             "after the model come its inputs: pass an optimizer by name, select(model, optimizer=optimizer)"
         )
@@ -113,16 +113,14 @@ def select(
         spares_heads=output_layer == "auto",
     )
     if choice.only and choice.also:
-        raise ValueError(
-            "only= says all that is constrained, also= adds to the default choice: name all weights in only="
-        )
+        raise ValueError("only= replaces the default choice, and also= adds to it: name all weights in only=")
     dtensor.refuse_flattened(model)
     found = (
         OutputLayer(frozenset(), "constrained where only= names it")
         if choice.only
         else find_output_layer(model, output_layer, inputs)
     )
-    dtensor.reshard(model)  # after a forward pass, gathered copies may be in the place of shards
+    dtensor.reshard(model)  # after a forward pass, gathered copies may be in place of shards
     selector = _Selector(
         choice=choice,
         parameters=_tied(model),
@@ -139,7 +137,7 @@ def select(
 
 @dataclass(frozen=True)
 class _Selector:
-    """What the user asks for, and the names under which each parameter of the model is found."""
+    """The user's request, and the names of each parameter of the model."""
 
     choice: Choice
     parameters: list[list[NamedParameter]]
@@ -148,7 +146,7 @@ class _Selector:
     constrain_frozen: bool
 
     def select(self) -> Selection:
-        self._refuse_patterns_without_match()  # first: one of them may be meant to settle a conflict
+        self._refuse_patterns_without_match()  # first: a mistyped one may be meant to resolve a conflict
         verdicts = [(tied, self._verdict(tied)) for tied in self.parameters]
         self._refuse_patterns_without_effect(verdicts)
         self._refuse_shared_memory(verdicts)
@@ -174,13 +172,13 @@ class _Selector:
         return without_zeros(selection, exchange=False)
 
     def _output_layer_found(self, constrained: Iterable[ConstrainedWeight]) -> str:
-        """How the output layer was found, and which of its weights are constrained all the same."""
+        """Return how the output layer was found, and which of its weights are constrained nevertheless."""
         heads = {named.name for tied in self.parameters for named in tied if named.module in self.output_layer.modules}
-        found = folded(tied_names(one.name, one.others) for one in constrained if heads & {one.name, *one.others})
+        found = folded(tied_names(w.name, w.others) for w in constrained if heads & {w.name, *w.others})
         return self.output_layer.description + (f", constrained on request: {', '.join(found)}" if found else "")
 
     def _verdict(self, tied: list[NamedParameter]) -> Axes | Reason:
-        """What becomes of a parameter under all of its names: what is left alone under one of them is left alone."""
+        """Return the verdict on a parameter under all of its names: one reason to leave it alone is enough."""
         explicit = self._explicit_axes(tied)
         skipped = next((pattern for pattern in self.choice.skip if _any_match(tied, pattern)), None)
         if skipped is not None:
@@ -202,7 +200,7 @@ class _Selector:
         return verdict
 
     def _explicit_axes(self, tied: list[NamedParameter]) -> Axes | None:
-        """The axes that the user gave for a weight, by its name or by that of a module that holds it."""
+        """Return the axes that the user gave for a weight, by its name or by that of a module that holds it."""
         given: dict[Axes, None] = {}
         for pattern, axes in self.choice.axes.items():
             named = next((named for named in tied if matches(pattern, named.name)), None)
@@ -210,7 +208,7 @@ class _Selector:
                 continue
             is_exact = any(named.name == pattern for named in tied)
             by_itself = axes_or_reason(named, self.choice.direction, frozen_too=self.constrain_frozen)
-            if is_exact or isinstance(by_itself, Axes) or by_itself.unknown:  # of a module, its weights are meant
+            if is_exact or isinstance(by_itself, Axes) or by_itself.unknown:  # a module's name means its weights only
                 self._refuse_mismatch(pattern, named, axes, is_exact=is_exact)
                 given[axes] = None
         if len(given) > 1:
@@ -225,9 +223,9 @@ class _Selector:
         if mismatch is None and not named.parameter.requires_grad and not self.constrain_frozen:
             mismatch = "the weight is frozen (requires_grad=False)"
         if mismatch is not None:
-            covered = "" if is_exact else f" match {named.name!r}"
+            matched = "" if is_exact else f" match {named.name!r}"
             advice = "" if is_exact else ". Name the weights that have these axes one by one"
-            raise ValueError(f"axes={{{pattern!r}: {axes}}}{covered}, shape {shape_text(shape)}: {mismatch}{advice}")
+            raise ValueError(f"axes={{{pattern!r}: {axes}}}{matched}, shape {shape_text(shape)}: {mismatch}{advice}")
 
     def _is_trained(self, named: NamedParameter) -> bool:
         learns = named.parameter.requires_grad or self.constrain_frozen
@@ -249,28 +247,29 @@ class _Selector:
                 raise ValueError(f"{written} matches nothing that can be constrained ({listed}{more})")
 
     def _given_patterns(self) -> list[tuple[str, str, str]]:
-        """Each pattern, with its argument before it and, after it, how the user has written it."""
+        """Return each pattern with the name of its argument and the text that the user wrote."""
         lists = {"only": self.choice.only, "also": self.choice.also, "skip": self.choice.skip}
         found = [(name, pattern, f"{name}={pattern!r}") for name, patterns in lists.items() for pattern in patterns]
         return found + [("axes", pattern, f"axes={{{pattern!r}: ...}}") for pattern in self.choice.axes]
 
     def _refuse_shared_memory(self, verdicts: list[Verdict]) -> None:
-        """Refuse weights whose elements are another's in another order, as a weight and its transpose."""
-        plain = [each for each in verdicts if is_plain(each[0][0].parameter)]
+        """Refuse weights that share elements with another in another order, such as a weight and its transpose."""
+        plain = [(tied, verdict) for tied, verdict in verdicts if is_plain(tied[0].parameter)]
         for pair in sharing([tied[0].parameter for tied, _ in plain]):
-            found = sorted((plain[index] for index in pair), key=lambda each: isinstance(each[1], Reason))
-            (one, verdict), (other, _) = found  # the one that is constrained comes first
+            found = sorted((plain[index] for index in pair), key=lambda item: isinstance(item[1], Reason))
+            (first, verdict), (other, _) = found  # the one that is constrained comes first
             is_chosen = any(_any_match(other, pattern) for pattern in self.choice.skip)
             if isinstance(verdict, Axes) and any(map(self._is_trained, other)) and not is_chosen:
                 raise ValueError(
-                    f"{one[0].name} and {other[0].name} share memory, but not in the same order: what is done to one "
-                    f"moves the other. Say which is left alone: skip=[{other[0].name!r}]"
+                    f"{first[0].name} and {other[0].name} share memory, but not in the same order: changing one "
+                    f"changes the other. Choose one to leave alone: skip=[{other[0].name!r}]"
                 )
 
 
 def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reason:
-    """One verdict for a weight that several modules share; what is not trained says nothing where another is."""
-    verdicts = [each for each in verdicts if isinstance(each[1], Axes) or not each[1].untrained] or verdicts
+    """Merge the verdicts on a weight that several modules share; untrained ones do not count if another is trained."""
+    trained = [pair for pair in verdicts if isinstance(pair[1], Axes) or not pair[1].untrained]
+    verdicts = trained or verdicts
     if {EMBEDDING, OUTPUT_LAYER} <= {verdict for _, verdict in verdicts}:
         return TIED_EMBEDDING
     for index, (named, verdict) in enumerate(verdicts):
@@ -280,7 +279,7 @@ def _agree(verdicts: list[tuple[NamedParameter, Axes | Reason]]) -> Axes | Reaso
     if len(found) > 1:
         listed = ", ".join(f"{named.name}: {verdict}" for named, verdict in verdicts)
         raise ValueError(
-            f"one weight is shared by layers with conflicting neuron axes ({listed}): say which holds with "
+            f"one weight is shared by layers with conflicting neuron axes ({listed}): resolve this with "
             f"axes={{{verdicts[0][0].name!r}: ...}}, or skip=[{verdicts[0][0].name!r}]"
         )
     return found.pop()
@@ -290,15 +289,15 @@ def _refuse_unknown(selection: Selection) -> None:
     unknown = selection.unknown
     if unknown:
         listed = "; ".join(
-            f"{left.name} ({left.layer}, {shape_text(left.shape)}): {left.reason}" for left in unknown[:10]
+            f"{other.name} ({other.layer}, {shape_text(other.shape)}): {other.reason}" for other in unknown[:10]
         )
         more = f"; {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise ValueError(f"strict=True, and the axes of {plural(len(unknown), 'weight')} are unknown: {listed}{more}")
 
 
 def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: OutputLayer) -> None:
-    """Warn of weights whose axes are not known, and of an output layer that was guessed, once for a type of model."""
-    unknown = folded(left.name for left in selection.unknown)
+    """Warn about weights of unknown axes, and about a guessed output layer, once for each type of model."""
+    unknown = folded(other.name for other in selection.unknown)
     if unknown:
         listed = ", ".join(map(repr, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         is_stack = len(selection.unknown[0].shape) == 3
@@ -309,7 +308,7 @@ def _warn_of_guesses(model: nn.Module, selection: Selection, output_layer: Outpu
             f"which dimensions index neurons, such as axes={{{unknown[0]!r}: {example}}} if it is stored {stored}, or "
             f"leave it alone without this warning: skip=[{unknown[0]!r}]",
         )
-    if output_layer.is_guess and any(left.reason is OUTPUT_LAYER for left in selection.left_alone):
+    if output_layer.is_guess and any(other.reason is OUTPUT_LAYER for other in selection.left_alone):
         _warn_once(
             model,
             f"the output layer is {output_layer.description}. Name it with output_layer=, or let "
@@ -326,7 +325,7 @@ def _warn_once(model: nn.Module, message: str) -> None:
 
 
 def _tied(model: nn.Module) -> list[list[NamedParameter]]:
-    """The names of each parameter, in order of registration; parameters that are the same memory are one."""
+    """Group the names of each parameter, in order of registration; parameters with the same memory are one."""
     found: dict[Hashable, list[NamedParameter]] = {}
     for named in named_parameters(model):
         if is_lazy(named.parameter):

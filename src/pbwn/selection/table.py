@@ -1,4 +1,4 @@
-"""Tables as plain text and as HTML, rows folded over indices in their names; words for counts, names and shapes."""
+"""Tables as plain text and HTML, folding of rows over indices in their names, and text for counts and shapes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from html import escape
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
-_WIDTH = 88  # of what is printed in sentences
-# The index of a module in its container, and that of a layer inside of a recurrent module, as in weight_ih_l0_reverse.
+_WIDTH = 88  # of printed sentences
+# The index of a module in its container, and that of a layer inside a recurrent module, as in weight_ih_l0_reverse.
 _INDEX = re.compile(r"((?<![^.])[0-9]+(?![^.])|(?<=_l)[0-9]+(?![^._]))")
-# The positions of rows that are shown as one, by the parts of their name and what else they have in common.
+# The positions of rows that are folded into one, by the parts of their name and their other common content.
 Groups: TypeAlias = "dict[tuple[tuple[str, ...], object], list[int]]"
 
 
@@ -26,7 +26,7 @@ class Table:
     right: Sequence[str] = ()
 
     def text(self, max_rows: int | None = None) -> str:
-        """The table as plain text, as wide as its content.
+        """Return the table as plain text, as wide as its content.
 
         >>> print(Table(["name", "n"], [["a", 5], ["bc", 1200]], right=["n"]).text())
         name      n
@@ -50,7 +50,7 @@ class Table:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """The table as an HTML element."""
+        """Return the table as an HTML element."""
         aligned = [' style="text-align: right"' if name in self.right else "" for name in self.header]
         head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
         body = "".join(
@@ -67,7 +67,7 @@ def _cell(value: object) -> str:
 
 
 def fold(rows: Sequence[T], name: Callable[[T], str], same: Callable[[T], object]) -> list[tuple[str, list[T]]]:
-    """Join rows that are the same but for indices in their names; each with a name that stands for all of them.
+    """Join rows that differ only in indices in their names, each group with a name for all of them.
 
     >>> fold(["a.0.w", "a.1.w", "b", "a.2.w"], name=str, same=lambda row: None)
     [('a.{0..2}.w', ['a.0.w', 'a.1.w', 'a.2.w']), ('b', ['b'])]
@@ -75,20 +75,20 @@ def fold(rows: Sequence[T], name: Callable[[T], str], same: Callable[[T], object
     groups: Groups = {}
     for position, row in enumerate(rows):
         groups.setdefault((tuple(_INDEX.split(name(row))), same(row)), []).append(position)
-    for place in reversed(range(1, max((len(parts) for parts, _ in groups), default=0), 2)):  # every second is an index
-        groups = _joined_at(place, groups)
+    for part in reversed(range(1, max((len(parts) for parts, _ in groups), default=0), 2)):  # every second is an index
+        groups = _joined_at(part, groups)
     in_order = sorted(groups.items(), key=lambda group: group[1])
     return [("".join(parts), [rows[position] for position in members]) for (parts, _), members in in_order]
 
 
-def _joined_at(place: int, groups: Groups) -> Groups:
-    """Join what differs in the index at one place of the name alone."""
+def _joined_at(part: int, groups: Groups) -> Groups:
+    """Join groups that differ only in the index at one part of the name."""
     joined: Groups = {}
     alike: dict[tuple[tuple[str, ...], tuple[str, ...], object], tuple[set[int], list[int]]] = {}
     for (parts, same), positions in groups.items():
-        if place < len(parts):
-            indices, members = alike.setdefault((parts[:place], parts[place + 1 :], same), (set(), []))
-            indices.add(int(parts[place]))
+        if part < len(parts):
+            indices, members = alike.setdefault((parts[:part], parts[part + 1 :], same), (set(), []))
+            indices.add(int(parts[part]))
             members += positions
         else:
             joined[parts, same] = positions
@@ -98,7 +98,7 @@ def _joined_at(place: int, groups: Groups) -> Groups:
 
 
 def folded(names: Iterable[str]) -> list[str]:
-    """Names, those that differ in an index alone as one.
+    """Return names, with those that differ only in an index as one.
 
     >>> folded(["head", "embed.0", "embed.1", "embed.3"])
     ['head', 'embed.{0, 1, 3}']
@@ -107,7 +107,7 @@ def folded(names: Iterable[str]) -> list[str]:
 
 
 def _index_range(indices: set[int]) -> str:
-    """Such as 3, {0, 1} or {0..11, 14}."""
+    """Format indices, such as 3, {0, 1} or {0..11, 14}."""
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and runs[-1][-1] == index - 1:
@@ -119,7 +119,7 @@ def _index_range(indices: set[int]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """The count with its noun.
+    """Return a count with its noun.
 
     >>> plural(1, "neuron"), plural(1200, "neuron")
     ('1 neuron', '1,200 neurons')
@@ -128,7 +128,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share, rounded, but not to nothing or to all.
+    """Return a rounded percentage, 0 % and 100 % only where they are exact.
 
     >>> percent(1, 3), percent(1, 1000), percent(999, 1000), percent(5, 5)
     ('33 %', '< 1 %', '> 99 %', '100 %')
@@ -140,7 +140,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def tied_names(name: str, others: Sequence[str]) -> str:
-    """A name, and those that it is tied to.
+    """Return a name with those that it is tied to.
 
     >>> tied_names("a", []), tied_names("a", ["b", "c"]), tied_names("a", ["b", "c", "d", "e"])
     ('a', 'a (= b, c)', 'a (= b, c, 2 more)')
@@ -150,12 +150,12 @@ def tied_names(name: str, others: Sequence[str]) -> str:
 
 
 def wrapped(sentence: str) -> str:
-    """A sentence in lines that a terminal can show."""
+    """Wrap a sentence to the width of a terminal."""
     return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def shape_text(sizes: Sequence[int]) -> str:
-    """A tensor's shape.
+    """Format a tensor's shape.
 
     >>> shape_text((8, 4, 3, 3)), shape_text(())
     ('8x4x3x3', 'scalar')

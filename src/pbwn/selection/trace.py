@@ -1,4 +1,4 @@
-"""Which layers a model's output comes from, seen in one forward pass."""
+"""The layers that a model's output comes from, traced in one forward pass."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LOOKUPS = frozenset({"embedding", "embedding_bag"})
 _CUTS = frozenset({"detach", "data"})  # no gradient passes
 
 
-def see_output(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParameter], list[NamedParameter]]:
+def trace_output(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParameter], list[NamedParameter]]:
     """Find the matrices that lead to a model's output: those that features pass last, and those that others follow.
 
     A matrix that other layers' matrices follow is hidden, though its product may be part of the output too, as hidden
-    states and cached keys are. The pass is made in the model's own mode, without gradients; buffers and torch's random
-    state are put back afterwards.
+    states and cached keys are. The pass is made in the model's own mode, without gradients; buffers and random
+    states are restored afterwards.
     """
     with refusal_of("these inputs", "pass what its forward takes, such as pbwn.select(model, *inputs)"):
         weights, tracer, output = _traced(unwrap(model), inputs)
@@ -37,8 +37,8 @@ def see_output(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParam
     return [weights[index] for index in sorted(last)], [weights[index] for index in sorted(hidden)]
 
 
-def see_order(model: nn.Module, inputs: Sequence[Any]) -> list[tuple[NamedParameter, list[NamedParameter]]]:
-    """Find, for each matrix, those that its product passes next. The pass leaves nothing behind, as above."""
+def trace_order(model: nn.Module, inputs: Sequence[Any]) -> list[tuple[NamedParameter, list[NamedParameter]]]:
+    """Find, for each matrix, those that its product passes next, in a pass without side effects."""
     weights, tracer, _ = _traced(unwrap(model), inputs)
     return [
         (named, [weights[after] for after, before in sorted(tracer.before.items()) if index in before])
@@ -47,11 +47,11 @@ def see_order(model: nn.Module, inputs: Sequence[Any]) -> list[tuple[NamedParame
 
 
 def _traced(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[NamedParameter], _Tracer, Any]:
-    """The model's matrices, what has followed them through a pass, and the pass's output."""
+    """Return the model's matrices, the tracer of a pass, and the pass's output."""
     weights = [named for named in named_parameters(model) if named.parameter.ndim > 1]
     tracer = _Tracer((*model.parameters(), *model.buffers()), weights)
-    as_found = restoring(tensors_in(inputs))
-    with restoring_model(model), as_found, torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
+    restoring_inputs = restoring(tensors_in(inputs))
+    with restoring_model(model), restoring_inputs, torch.no_grad(), torch.compiler.set_stance("force_eager"), tracer:
         positional, keyword = call_arguments(model, inputs)
         output = model(*positional, **keyword)
     return weights, tracer, output
@@ -62,7 +62,7 @@ class _Origin:
     """What a tensor was computed from.
 
     `last` are the matrices that features have passed last. A constant was computed from parameters and buffers alone;
-    its `last` are the matrices that it consists of.
+    its `last` are the matrices that it was computed from.
     """
 
     last: frozenset[int] = frozenset()
@@ -73,7 +73,7 @@ _INPUT = _Origin()
 
 
 class _Tracer(TorchFunctionMode):
-    """Follows tensors through torch's functions, by the matrices that they have passed last."""
+    """Tracks the matrices that tensors have passed last, through torch's functions."""
 
     def __init__(self, constants: Iterable[Tensor], weights: Sequence[NamedParameter]) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class _Tracer(TorchFunctionMode):
         self.before: dict[int, set[int]] = {}  # the matrices that come right before each
 
     def leading_to(self, tensors: Iterable[Tensor]) -> tuple[set[int], set[int]]:
-        """The matrices that lead to these tensors: those that come last, and those that others follow."""
+        """Return the matrices that lead to these tensors: those that come last, and those that others follow."""
         reached = {index for tensor in tensors for index in self._origin(tensor).last}
         leading, unvisited = set(reached), list(reached)
         followed: set[int] = set()
-        while unvisited:  # against the flow
+        while unvisited:  # backwards, from the output
             index = unvisited.pop()
             before = self.before.get(index, set())
             followed |= before - {index}
@@ -144,7 +144,7 @@ class _Tracer(TorchFunctionMode):
 
 
 def function_name(func: Callable[..., Any]) -> str:
-    """The name of one of torch's functions, methods or properties."""
+    """Return the name of one of torch's functions, methods or properties."""
     name = str(getattr(func, "__name__", ""))
     if name == "__get__":  # of a property, which has the name
         name = str(getattr(getattr(func, "__self__", None), "__name__", name))

@@ -1,4 +1,4 @@
-"""What was selected: the weights that are constrained, those that are left alone and why, and how that is shown."""
+"""The result of a selection: the constrained weights, the parameters left alone and why, and their tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ConstrainedWeight:
     attribute: str
     axes: Axes
     shape: tuple[int, ...]
-    padding: int | None = None  # the row that an embedding keeps at zero on purpose
-    others: tuple[str, ...] = ()  # the names of tied weights beside the first
+    padding: int | None = None  # the row that an embedding keeps at zero
+    others: tuple[str, ...] = ()  # the other names of a tied weight
 
     @property
     def tensor(self) -> Tensor:
@@ -42,7 +42,7 @@ class ConstrainedWeight:
 
     @property
     def parameter_or_none(self) -> Tensor | None:
-        """The same, or None where it is gone."""
+        """The same, or None if it is gone."""
         return self.module._parameters.get(self.attribute)
 
     @property
@@ -69,8 +69,8 @@ class LeftAlone:
     module: nn.Module
     shape: tuple[int, ...]
     reason: Reason
-    others: tuple[str, ...] = ()  # the names of tied parameters beside the first
-    weight: ConstrainedWeight | None = None  # as it would be constrained, where that is known
+    others: tuple[str, ...] = ()  # the other names of a tied parameter
+    weight: ConstrainedWeight | None = None  # as it would be constrained, if known
 
     @property
     def layer(self) -> str:
@@ -80,7 +80,7 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user has asked for, by patterns over the names of parameters and modules."""
+    """What the user requested, by patterns over the names of parameters and modules."""
 
     only: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
@@ -91,13 +91,13 @@ class Choice:
     spares_heads: bool = True  # output layers are found and left alone
 
     def includes(self, names: Iterable[str]) -> bool:
-        """Whether a weight is named by only, also or axes under one of its names: it is constrained, whatever it is."""
+        """Whether `only`, `also` or `axes` match one of a weight's names: it is then always constrained."""
         return any(matches(pattern, name) for name in names for pattern in (*self.only, *self.also, *self.axes))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Selection:
-    """What is constrained and what is not: a sentence as an object, two tables where it is printed."""
+    """Which parameters are constrained and which are not; prints as two tables."""
 
     constrained: tuple[ConstrainedWeight, ...]
     left_alone: tuple[LeftAlone, ...]
@@ -105,7 +105,7 @@ class Selection:
     choice: Choice = Choice()
 
     def counterparts(self, model: nn.Module) -> tuple[ConstrainedWeight, ...]:
-        """The same weights in a copy of the model."""
+        """Return the same weights in a copy of the model."""
         found = {named.name: named for named in named_parameters(model)}
         weights = []
         for weight in self.constrained:
@@ -116,27 +116,27 @@ class Selection:
         return tuple(weights)
 
     def without(self, reasons: Mapping[ConstrainedWeight, Reason]) -> Selection:
-        """The same, but with these weights left alone after all, each for its reason."""
-        left_alone = [LeftAlone(w.name, w.module, w.shape, why, w.others, weight=w) for w, why in reasons.items()]
+        """Return a selection in which these weights are left alone too, each for its reason."""
+        added = [LeftAlone(w.name, w.module, w.shape, reason, w.others, weight=w) for w, reason in reasons.items()]
         return replace(
             self,
             constrained=tuple(weight for weight in self.constrained if weight not in reasons),
-            left_alone=(*self.left_alone, *left_alone),
+            left_alone=(*self.left_alone, *added),
         )
 
     @property
     def unknown(self) -> tuple[LeftAlone, ...]:
         """The weights that are left alone because their neuron axes are not known."""
-        return tuple(left for left in self.left_alone if left.reason.unknown)
+        return tuple(other for other in self.left_alone if other.reason.unknown)
 
     @property
     def zero(self) -> tuple[str, ...]:
         """The names of the weights that are left alone because all of their elements were zero."""
-        return tuple(left.name for left in self.left_alone if left.reason is ALL_ZERO)
+        return tuple(other.name for other in self.left_alone if other.reason is ALL_ZERO)
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """What is constrained, what is unknown and what else is left alone, with their shares of the model."""
+        """Lines on what is constrained, unknown and otherwise left alone, with their shares of the model."""
         unknown, sizes = self.unknown, self._sizes()
         rest = len(self.left_alone) - len(unknown)
         shares = [f"{plural(size, 'element')}, {percent(size, sum(sizes))}" for size in sizes]
@@ -151,9 +151,9 @@ class Selection:
         return tuple(lines)
 
     def _sizes(self) -> tuple[int, int, int]:
-        """The elements that are constrained, those of unknown axes, and the others that are left alone."""
-        unknown = sum(prod(left.shape) for left in self.unknown)
-        left_alone = sum(prod(left.shape) for left in self.left_alone)
+        """Count the elements that are constrained, those of unknown axes, and the others that are left alone."""
+        unknown = sum(prod(other.shape) for other in self.unknown)
+        left_alone = sum(prod(other.shape) for other in self.left_alone)
         return sum(prod(weight.shape) for weight in self.constrained), unknown, left_alone - unknown
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class Selection:
         return self.text()
 
     def text(self, max_rows: int | None = None) -> str:
-        """The summary, both tables with this many rows at most, and notes."""
+        """Return the summary, both tables with this many rows at most, and notes."""
         summary = "\n".join(map(wrapped, [*self.summary, f"output layer: {self.output_layer}"]))
         tables = [table.text(max_rows) for table in self._tables() if table.rows]
         return "\n\n".join(part for part in (summary, *tables, "\n".join(map(wrapped, self._notes()))) if part)
@@ -209,23 +209,23 @@ class Selection:
 
     def _notes(self) -> list[str]:
         thin = folded(weight.name for weight in self.constrained if weight.fan_in == 1)
-        notes = [f"{name} has a fan-in of 1: the projection leaves nothing of it but its signs" for name in thin]
-        hints = dict.fromkeys(left.reason.hint for left in self.left_alone if left.reason.hint)
+        notes = [f"{name} has a fan-in of 1: the projection leaves only its signs" for name in thin]
+        hints = dict.fromkeys(other.reason.hint for other in self.left_alone if other.reason.hint)
         return [f"note: {note}" for note in (*notes, *hints)]
 
 
 def held_by(optimizer: Optimizer | Iterable[Optimizer]) -> set[int]:
-    """The identities of the parameters that an optimizer holds, or several do."""
+    """Return the identities of the parameters that one or several optimizers hold."""
     is_list = isinstance(optimizer, Iterable) and not hasattr(optimizer, "param_groups")
     optimizers: list[Any] = list(optimizer) if is_list else [optimizer]  # type: ignore[arg-type]
-    for one in optimizers:
-        if not hasattr(one, "param_groups"):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {one!r}")
-    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+    for each in optimizers:
+        if not hasattr(each, "param_groups"):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or a list of them; got {each!r}")
+    return {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
 
 
 def _by_module(parameters: Iterable[LeftAlone]) -> list[list[LeftAlone]]:
-    """The parameters of a module that are left alone for the same reason, together."""
+    """Group the parameters of a module that are left alone for the same reason."""
     groups: dict[tuple[str, Reason, tuple[str, ...]], list[LeftAlone]] = {}
     for parameter in parameters:
         key = (parameter.name.rpartition(".")[0], parameter.reason, parameter.others)
@@ -234,7 +234,7 @@ def _by_module(parameters: Iterable[LeftAlone]) -> list[list[LeftAlone]]:
 
 
 def _left_alone_row(parameters: list[LeftAlone]) -> tuple[str, str, str, str]:
-    """One row for parameters of one module."""
+    """Return the table row for parameters of one module."""
     first = parameters[0]
     prefix, dot, _ = first.name.rpartition(".")
     attributes = [parameter.name.rpartition(".")[2] for parameter in parameters]

@@ -1,4 +1,4 @@
-"""Weights that are zero from the start, which are left alone unless they are named."""
+"""Weights that are all zero from the start, which are left alone unless they are named."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pbwn.selection.weights import Selection
 
 
 def without_zeros(selection: Selection, *, exchange: bool = True, known: Collection[str] = ()) -> Selection:
-    """Leave weights alone that are zero from the start, unless they are named; those in `known` were zero then.
+    """Leave alone the weights that are zero from the start and not named; those in `known` were zero at the start.
 
-    Whether a sharded weight is zero takes an exchange among all processes that hold a part of it.
+    To see whether a sharded weight is zero takes an exchange among all processes that hold a part of it.
     """
-    names = selection.choice.includes
-    unnamed = [weight for weight in selection.constrained if not names((weight.name, *weight.others))]
+    is_named = selection.choice.includes
+    unnamed = [weight for weight in selection.constrained if not is_named((weight.name, *weight.others))]
     readable = [
         weight for weight in unnamed if is_plain(weight.tensor) or (exchange and dtensor.is_sharded(weight.tensor))
     ]
@@ -30,17 +30,17 @@ def without_zeros(selection: Selection, *, exchange: bool = True, known: Collect
 
 
 def with_zeros(selection: Selection) -> Selection:
-    """Constrain the weights after all that are left alone for being zero."""
-    zero = {left: left.weight for left in selection.left_alone if left.weight and left.reason is ALL_ZERO}
+    """Constrain the weights after all that are left alone because they are zero."""
+    zero = {other: other.weight for other in selection.left_alone if other.weight and other.reason is ALL_ZERO}
     return replace(
         selection,
         constrained=(*selection.constrained, *zero.values()),
-        left_alone=tuple(left for left in selection.left_alone if left not in zero),
+        left_alone=tuple(other for other in selection.left_alone if other not in zero),
     )
 
 
 def _are_zero(tensors: Sequence[Tensor]) -> list[bool]:
-    """Whether tensors are zero, each as a whole. Where all are on one device, it is waited for once."""
+    """Return whether each tensor is all zero. Where all are on one device, it is waited for once."""
     flags = [_any(tensor.detach()) for tensor in tensors]
     return [not flag for flag in torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()] if flags else []
 
