@@ -287,24 +287,28 @@ def comparisons(report: Report) -> str:
 def summary(report: Report) -> str:
     """Format the claims as a table: verdict, number of comparisons, n and scale, with the notes on each test.
 
-    A claim that was tested at several scales has a line for each, and is spelt out in the first.
+    A claim stands at the largest scale at which something was compared for it.
     """
     lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
     for number, claims in claims_tested(section for section in report.sections if not section.variant).items():
         for each in claims:
-            words = f"{number}: {each.claim.words}"
-            for index, (section, decided) in enumerate(each.sections):
-                notes = [f"*{note}*" for note in ("" if index else each.claim.note, decided.beside) if note]
-                sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
-                cells = (
-                    ". ".join(filter(None, ["" if index else words, " ".join(notes)])),
-                    f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
-                    _outcome_counts(decided),
-                    " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
-                    section.scale,
-                )
-                lines.append(f"| {' | '.join(cells)} |")
+            section, decided = next((pair for pair in each.sections if _has_runs(pair[1])), each.sections[0])
+            notes = [f"*{note}*" for note in (each.claim.note, decided.beside) if note]
+            sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
+            cells = (
+                ". ".join(filter(None, [f"{number}: {each.claim.words}", " ".join(notes)])),
+                f"**{in_words(decided.outcome, preliminary=decided.preliminary)}**",
+                _outcome_counts(decided),
+                " to ".join(map(str, sorted({min(sides), max(sides)}))) if sides else "-",
+                section.scale,
+            )
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _has_runs(decided: Decided) -> bool:
+    """Return whether some comparison of a claim has runs on both sides, or the claim needs no comparison."""
+    return any(all(verdict.counts) for verdict in decided.verdicts) or decided.outcome != "undecided"
 
 
 def methods_compared(report: Report, *, losses: bool = True) -> str:

@@ -182,16 +182,15 @@ def test_the_whole_report_has_verdict_interval_runs_scale_and_hardware(report):
     assert "At Res-20 BaseLine (7.94) is better than PBWN-Riem (8.03)" in text
 
 
-def test_each_claim_stands_once_above_its_comparisons_and_before_its_scales():
+def test_each_claim_stands_once_above_its_comparisons_and_at_its_largest_scale():
     report = collect(Path(__file__).parents[3] / "results")
     for table in (overview(report), summary(report)):
         claims = re.findall(r"^\| \**((?:Figure|Table) \w+: [^|*]+)", table, flags=re.MULTILINE)
         assert len(claims) == len(set(claims)) > 10
         assert [words for words in claims if "lower than that of the Ladder network without projection" in words]
-    scales = re.findall(
-        r"^\|.*without projection \|.* paper \|\n\| +\|.* short \|$", summary(report), flags=re.MULTILINE
-    )
-    assert len(scales) == 1
+    # Table 8 has runs at two scales: the summary shows the larger.
+    [line] = [line for line in summary(report).splitlines() if "without projection |" in line]
+    assert line.endswith("| paper |")
 
 
 def test_the_whole_report_names_what_was_not_run_and_what_was_left_out(report):
