@@ -74,8 +74,8 @@ def execute(
             monitored.close()
         if processes.is_first:
             write_atomically(folder.model, finished.model)
-            write_atomically(folder.result, to_json(finished.result))
             store.prune(keep=1)
+            write_atomically(folder.result, to_json(finished.result))  # last: where it is, the run is complete
         return finished.result
 
 
