@@ -54,8 +54,9 @@ class Finding:
     @property
     def beside(self) -> str:
         """The results without PBWN that the value is compared with."""
-        others = {"without": self.without, "with unit norms at the start only": self.start}
-        return ", ".join(f"{number} {words}" for words, number in others.items() if number)
+        start, dot, note = self.start.partition(". ")
+        others = {"without": self.without, "with unit norms at the start only": start}
+        return ", ".join(f"{number} {words}" for words, number in others.items() if number) + dot + note
 
 
 def findings_table(found: Sequence[Finding], *, intervals: bool = True) -> str:

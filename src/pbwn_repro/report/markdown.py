@@ -287,12 +287,12 @@ def comparisons(report: Report) -> str:
 def summary(report: Report) -> str:
     """Format the claims as a table: verdict, number of comparisons, n and scale, with the notes on each test.
 
-    A claim stands at the largest scale at which something was compared for it.
+    A claim stands at the largest scale that has runs for it.
     """
     lines = ["| the paper's claim, as tested | verdict | comparisons | n | scale |", "|---|---|---|---:|---|"]
     for number, claims in claims_tested(section for section in report.sections if not section.variant).items():
         for each in claims:
-            section, decided = next((pair for pair in each.sections if _has_runs(pair[1])), each.sections[0])
+            [(section, decided)] = each.sections
             notes = [f"*{note}*" for note in (each.claim.note, decided.beside) if note]
             sides = [count for verdict in decided.verdicts for count in verdict.counts if verdict.counts != (0, 0)]
             cells = (
@@ -304,11 +304,6 @@ def summary(report: Report) -> str:
             )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _has_runs(decided: Decided) -> bool:
-    """Return whether some comparison of a claim has runs on both sides, or the claim needs no comparison."""
-    return any(all(verdict.counts) for verdict in decided.verdicts) or decided.outcome != "undecided"
 
 
 def methods_compared(report: Report, *, losses: bool = True) -> str:

@@ -282,6 +282,11 @@ class Decided:
         return {outcome: found[outcome] for outcome in OUTCOMES if found[outcome]}
 
     @property
+    def has_runs(self) -> bool:
+        """Whether anything was compared for it: runs on both sides, or a measurement that decides it."""
+        return self.outcome != "undecided" or any(all(verdict.counts) for verdict in self.verdicts)
+
+    @property
     def beside(self) -> str:
         """The first comparison's sentence on a second metric, empty without any."""
         return next((verdict.beside for verdict in self.verdicts if verdict.beside), "")
@@ -417,20 +422,24 @@ class Report:
 
 @dataclass(frozen=True)
 class Tested:
-    """A claim with its outcome in each section: the artefact at each scale, and its variants."""
+    """A claim with its outcome for the artefact and for each of its variants."""
 
     claim: Claim
     sections: tuple[tuple[Section, Decided], ...]
 
 
 def claims_tested(sections: Iterable[Section]) -> dict[str, list[Tested]]:
-    """Return each claim once, by the number of its table or figure."""
-    found: dict[str, dict[Claim, list[tuple[Section, Decided]]]] = {}
-    for section in sections:
+    """Return each claim once, by the number of its table or figure, at the largest scale that has runs for it."""
+    found: dict[str, dict[Claim, dict[str, tuple[Section, Decided]]]] = {}
+    for section in sections:  # the largest scale comes first
         for decided in section.claims:
-            found.setdefault(section.number, {}).setdefault(decided.claim, []).append((section, decided))
+            by_variant = found.setdefault(section.number, {}).setdefault(decided.claim, {})
+            variant = str(sorted(section.variant.items()))
+            if variant not in by_variant or (decided.has_runs and not by_variant[variant][1].has_runs):
+                by_variant[variant] = section, decided
     return {
-        number: [Tested(claim, tuple(tested)) for claim, tested in claims.items()] for number, claims in found.items()
+        number: [Tested(claim, tuple(by_variant.values())) for claim, by_variant in claims.items()]
+        for number, claims in found.items()
     }
 
 

@@ -167,11 +167,12 @@ def _view(section: Section, figures: list[Drawing], diagnostics: list[Drawing], 
 
 
 def tallies(report: Report) -> dict[str, dict[tuple[Outcome, Meaning], int]]:
-    """Count the outcomes of the claims by scale, leaving out variants."""
+    """Count the outcomes of the claims, each at its largest scale, leaving out variants."""
     found = {scale: Counter[tuple[Outcome, Meaning]]() for scale in reversed(SCALES)}
-    for section in report.shown:
-        if section.scale and not section.variant:
-            found[section.scale].update((decided.outcome, decided.meaning) for decided in section.claims)
+    for claims in claims_tested(section for section in report.shown if not section.variant).values():
+        for section, decided in (pair for tested in claims for pair in tested.sections):
+            if section.scale:
+                found[section.scale][decided.outcome, decided.meaning] += 1
     return {
         scale: dict(sorted(counts.items(), key=lambda each: OUTCOMES.index(each[0][0])))
         for scale, counts in found.items()

@@ -112,12 +112,16 @@ def test_every_claim_and_what_was_found_is_in_the_page(whole, text):
             assert text.count(verdict.sentence.replace("'", "&#39;")) >= 1
 
 
-def test_claims_are_counted_by_scale_and_not_again_in_variants(whole):
+def test_claims_are_counted_at_their_largest_scale_and_not_again_in_variants(whole):
     assert list(tallies(whole)) == ["paper"]
     [variant] = [section for section in whole.sections if section.variant]
-    counted = tallies(replace(whole, sections=(*whole.sections, replace(variant, variant={}))))
+    smaller = replace(whole.sections[3], scale="short")
+    assert tallies(replace(whole, sections=(*whole.sections, smaller))) == tallies(whole)
+    smoke = replace(variant, variant={})
+    others = [section for section in whole.sections if section.artefact is not smoke.artefact]
+    counted = tallies(replace(whole, sections=(*others, smoke)))
     assert list(counted) == ["paper", "smoke"]
-    assert sum(counted["smoke"].values()) == len(variant.claims)
+    assert sum(counted["smoke"].values()) == len(smoke.claims)
 
 
 def test_what_has_no_finished_run_is_listed_and_takes_no_room(whole):
@@ -306,9 +310,10 @@ def test_a_bare_command_in_a_remark_is_set_as_code_and_its_options_do_not_break(
     assert '<code><span class="option">--only</span> lr=1</code>, and day-old words.' in shown
 
 
-def test_the_overview_has_each_claim_once_with_a_verdict_for_each_section(whole):
+def test_the_overview_has_each_claim_once_with_a_verdict_for_the_largest_scale_and_each_variant(whole):
     again = replace(whole.sections[3], variant={"init": "authors"})
-    found = claims_tested((*whole.sections, again))["Table 3"]
+    smaller = replace(whole.sections[3], scale="short")
+    found = claims_tested((*whole.sections, smaller, again))["Table 3"]
     assert [each.claim for each in found] == [decided.claim for decided in again.claims]
     assert all(
         [section.setting for section, _ in each.sections] == ["paper scale", "paper scale, init = authors"]
