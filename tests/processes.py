@@ -41,7 +41,7 @@ def run_on_processes(function, count=2, preload=()):
                 _run, args=(function, count, f"file://{folder}/rendezvous"), nprocs=count, start_method="forkserver"
             )
         except torch.multiprocessing.ProcessRaisedException as error:
-            if "'Stream' object has no attribute 'record_event'" in str(error):
+            if torch.__version__ < "2.7" and "'Stream' object has no attribute 'record_event'" in str(error):
                 pytest.skip("FSDP2 of torch 2.6 runs on GPUs alone")
             raise
 

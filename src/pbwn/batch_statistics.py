@@ -44,7 +44,7 @@ from pbwn.selection.trace import function_name
 # torch's products with a matrix: the dimension of the matrix that becomes the channels of the output.
 _PRODUCTS = {"linear": 0, **{f"conv{n}d": 0 for n in (1, 2, 3)}, **{f"conv_transpose{n}d": 1 for n in (1, 2, 3)}}
 _NORMALISING = re.compile("batch_norm.*|contiguous")  # what torch's batch normalisations call on their inputs
-_CALLS = 100  # passes in training mode that are observed at most: layers that none of them used are given up
+_CALLS = 100  # observed passes in training mode, at most: layers that none of them used are given up
 # What folding may change, as a share of the output: rounding, and in training an epsilon that acts on batch statistics.
 _FOLDED = {"evaluation": 0.01, "training": 0.05}
 _GATHERED = 5  # times 1 / momentum: after so many steps, 0.7 % of the statistics are older than the last projection

@@ -24,7 +24,7 @@ class WeightReport:
     A row's index is a number, or a tuple where several axes index the neurons. `dead` rows are zero, `nonfinite` ones
     hold NaN or infinity, `free` ones are not constrained, because they were zero at attach. Zero rows do not count for
     the deviation; `zero_rows_allowed` says whether the constraint permits the ones found. `between_projections` says
-    that a step has moved the weight since its last projection, as it does with an interval. `held` says whether an
+    that a step has moved the weight since its last projection, as happens with `every` > 1. `held` says whether an
     optimizer still holds the weight: none holds one that was replaced after attach. `in_model` says whether its layer
     is still part of the model.
     """
@@ -84,7 +84,7 @@ class Certificate:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing but no problem, one sentence each."""
+        """What is worth knowing but not a problem, one sentence each."""
         found = [f"{name}: {_rows(rows)} free, zero at attach" for name, rows in self.free.items()]
         for name in self.second_iterates:
             found.append(
@@ -111,7 +111,7 @@ class Certificate:
             )
         for name in self.stalled:
             found.append(
-                f"{name}: NaN in the optimizer's state, so its rows never move again: load an earlier checkpoint"
+                f"{name}: NaN in the optimizer's state, so the rows never move again: load an earlier checkpoint"
             )
         for weight in self.weights:
             if weight.nonfinite:
@@ -172,9 +172,9 @@ def certify(
 ) -> tuple[WeightReport, ...]:
     """Measure every weight in float64. Where weights are sharded, every process has to call this.
 
-    `stored` has the tensors that the next step starts from, where these are not the weights. The names in
-    `between_projections` are those of weights that a step has moved since their last projection, in `not_held` of those
-    that no optimizer holds, in `removed` of those whose layer is no longer in the model.
+    `stored` has the tensors that the next step starts from, where these are not the weights.
+    `between_projections` names the weights that a step has moved since their last projection, `not_held` those that no
+    optimizer holds, `removed` those whose layer is no longer in the model.
     """
     stored = stored or {}
     return tuple(

@@ -27,9 +27,9 @@ class UnitNorm:
 
     Args:
         radius: a number; "initial", the norm that each neuron has when the constraint is attached, as pretrained
-            models need; "sqrt-fan-in", the square root of the number of a neuron's weights, so that they
-            have a mean square of 1; a function of the number of steps taken, such as `lambda step: 1 + step / 1000`;
-            or a mapping from patterns of weight names to these (1 where none matches).
+            models need; "sqrt-fan-in", the square root of the number of a neuron's weights, so that they have a mean
+            square of 1; a function of the number of steps taken, such as `lambda step: 1 + step / 1000`; or a mapping
+            from patterns of weight names to these (1 where none matches).
 
     With "initial", a neuron that is zero at attach, not finite, or too small for the full precision of its dtype has no
     norm to keep and stays free.

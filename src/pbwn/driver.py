@@ -43,8 +43,8 @@ class Driver:
     projected: bool = False
     radius_step: int = 0  # the number of steps at the last projection
     masters: dict[str, Hashable] = field(default_factory=dict)
-    unsearched: Sequence[ConstrainedWeight] | None = None  # for masters, for lack of state; None: none is searched
-    undecided: Sequence[ConstrainedWeight] = ()  # weights with a copy that may prove a master once they move
+    unsearched: Sequence[ConstrainedWeight] | None = None  # for masters, as they have no state yet; None: all
+    undecided: Sequence[ConstrainedWeight] = ()  # weights with a copy that may prove to be a master once they move
     has_started: bool = False
     before: list[Tensor] | None = None  # copies of the weights from before the step, while it is taken
     measurement: StepMeasurement | None = None  # of a recorded step, while it is taken
@@ -62,7 +62,7 @@ class Driver:
         return None if hooks is None else hooks.optimizer
 
     def find_masters(self) -> None:
-        """Find master weights: in the state of each weight once there is one, elsewhere in the first step."""
+        """Find master weights: in the state of each weight once it exists, elsewhere in the first step."""
         optimizer = self.optimizer_ref()
         if optimizer is None or not (self.unsearched is None or self.undecided or optimizer.state):
             return

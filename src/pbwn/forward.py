@@ -61,7 +61,7 @@ def call_arguments(model: nn.Module, inputs: Sequence[Any]) -> tuple[Sequence[An
 
 
 def restorer_of(tensors: Iterable[Tensor]) -> Callable[[], None]:
-    """Return a function that restores dense tensors, bit for bit, to what they are when this is called."""
+    """Return a function that restores the present values of dense tensors, bit for bit."""
     kept = [
         (tensor, tensor.detach().clone())
         for tensor in tensors

@@ -279,7 +279,7 @@ class _Passes:
         return [tensor.detach().clone() for tensor in found]
 
     def check(self, *, widened: bool) -> None:
-        """Refuse inputs on which the model fails, outputs without numbers, and passes that cannot be repeated."""
+        """Refuse inputs on which the model fails, outputs without floating-point tensors, and passes that vary."""
         advice = (
             "pass what its forward takes, pbwn.invariance(model, *inputs), with several examples where it normalises "
             "batches"
@@ -312,7 +312,7 @@ def _scale_of(
 
     @cache
     def effects() -> list[float]:
-        """Return the effect of a random change of the weight; a pass that is skipped if the output changes much."""
+        """Return the effect of a random change of the weight, in a pass that is made only when needed."""
         with restoring([weight]):
             _disturb_(weight, axes)
             return relative_changes(run(), base)

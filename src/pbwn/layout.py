@@ -24,7 +24,7 @@ def sharing(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:
     for members in _overlapping_groups(tensors):
         first, end = tensors[members[0]].data_ptr(), max(_end(tensors[index]) for index in members)
         unit = min(tensors[index].element_size() for index in members)
-        owners = torch.zeros((end - first) // unit, dtype=torch.int32, device="cpu")  # 1 + the last index
+        owners = torch.zeros((end - first) // unit, dtype=torch.int32, device="cpu")  # 1 + the last owner
         for index in members:
             tensor, units = tensors[index], tensors[index].element_size() // unit
             strides = [stride * units for stride in tensor.stride()]

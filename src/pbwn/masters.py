@@ -26,7 +26,7 @@ _DIFFERS, _ZERO, _EQUAL, _MORE_DIGITS = range(4)
 
 
 class _Candidate(NamedTuple):
-    """A tensor with as many elements as a weight, where the optimizer keeps it, and its key if that is its state."""
+    """A tensor with as many elements as a weight, where the optimizer keeps it, and its key if it is in the state."""
 
     weight: ConstrainedWeight
     value: Tensor
@@ -169,7 +169,7 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _compare(candidates: Sequence[_Candidate]) -> list[int]:
-    """Compare candidates with their weights, with one synchronisation; those that are not wider differ."""
+    """Compare candidates with their weights, with one synchronisation; those that are not wider count as differing."""
     wider = [candidate for candidate in candidates if candidate.is_wider]
     flags = [_equals(dtensor.local(candidate.weight.tensor), dtensor.local(candidate.value)) for candidate in wider]
     read = iter(torch.stack([flag.to(flags[0].device) for flag in flags]).tolist() if flags else ())

@@ -332,7 +332,7 @@ class NormProjection:
         writer: Any = None,
         on_record: Callable[[list[dict[str, Any]]], None] | None = None,
     ) -> Monitor:
-        """Record how each weight changes every `every` steps, until `stop()` of the returned monitor is called.
+        """Record, every `every` steps, how each weight changes, until `stop()` of the returned monitor is called.
 
         A record holds the norms before the projection, the shares of gradient and update along the weights, the angle
         turned and the effective learning rate: see `Monitor`. Training is the same bit for bit. Other steps cost
@@ -591,7 +591,7 @@ class NormProjection:
         return {name: radii * self._factors.get(name, 1.0) for name, radii in self._radii.items()}
 
     def _find_factors(self) -> None:
-        """Set the factors of scheduled radii to those of the last projection, that of most steps if they differ."""
+        """Set the factors of scheduled radii to those at the last projection; the optimizer with most steps decides."""
         for driver in sorted(self._drivers, key=lambda driver: driver.radius_step):
             self._factors |= driver.radius_factors()
 

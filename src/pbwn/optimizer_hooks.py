@@ -97,7 +97,7 @@ class StepHooks:
         return None
 
     def _wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """Wrap a closure so that it completes the gradient, once; other projections may have wrapped it too."""
+        """Wrap a closure, once, so that it completes the gradient; other projections may have wrapped it too."""
         inner = closure
         while isinstance(inner, _Closure):
             if inner.on_gradient is self._on_gradient:

@@ -29,9 +29,9 @@ class State:
         gradient: the gradient that the optimizer sees.
         step: how the optimizer's updates are applied.
         steps: the number of real steps, for each optimizer.
-        projected: whether its weights are projected since the last step, for each optimizer.
+        projected: whether its weights have been projected since its last step, for each optimizer.
         radius_steps: the number of steps at its last projection, for each optimizer, which a radius may depend on.
-        radii: one per neuron, of unsharded weights, where neurons have their own or are free.
+        radii: one per neuron, gathered over all processes, where neurons have their own or are free.
         masters: the key of its master weight in the optimizer's state, where a weight has one.
         follow: which batch normalisations were seen to follow which weights.
     """
@@ -106,7 +106,8 @@ def check(saved: State, current: State, weights: Sequence[ConstrainedWeight]) ->
         raise ValueError(
             f"the state is of other weights than this projection (differing: {', '.join(sorted(differing)[:5])}): "
             "attach with the same only, also, skip, axes and output_layer as in the run that saved it, and with the "
-            "same weights frozen (requires_grad=False); freeze after attach what was frozen after it there"
+            "same weights frozen (requires_grad=False); what was frozen only after attach then has to be frozen after "
+            "attach now"
         )
     for weight in weights:
         axes = saved.weights[weight.name]

@@ -31,7 +31,7 @@ class ProjectionCallback(Callback):
     call `callback.projection.project()` before you export a model.
 
     Args:
-        name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
+        name: the name of its state in checkpoints and of what it logs. Several callbacks need different names.
         monitor: the interval in steps at which to log each weight's quantities, as `<name>/<quantity>/<weight>`; None
             logs none. See `NormProjection.monitor`; the monitor is kept as `callback.monitor`.
         log_deviation: log how far the weights are off, as `<name>/deviation`, whenever the Trainer logs a step.
@@ -72,7 +72,7 @@ class ProjectionCallback(Callback):
         self._restored = dict(state_dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """The projection's state, for a checkpoint."""
+        """Return the projection's state, for a checkpoint."""
         return self._restored if self.projection is None else self.projection.state_dict()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,7 +83,8 @@ class ProjectionCallback(Callback):
         if not any(id(parameter) in trained for parameter in pl_module.parameters()):
             raise ValueError(
                 f"{type(pl_module).__name__} has no optimizer that holds any of its parameters, and weights are "
-                "projected after its steps: return one from configure_optimizers, or drop the ProjectionCallback"
+                "projected after an optimizer's steps: return one from configure_optimizers, or drop the "
+                "ProjectionCallback"
             )
         self._detach()  # a trial run, such as that of the learning rate finder, comes before the real one
         options = {**self._options, "state": self._restored} if self._restored else self._options

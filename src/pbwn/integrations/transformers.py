@@ -37,7 +37,7 @@ class ProjectionCallback(TrainerCallback):
     call `callback.projection.project()` before `trainer.save_model()`.
 
     Args:
-        name: the name of its state in checkpoints and of what it logs. Several callbacks need one each.
+        name: the name of its state in checkpoints and of what it logs. Several callbacks need different names.
         log_deviation: add how far the weights are off to the training logs, as `<name>_deviation`. It is in
             `trainer.state.log_history`, and seen by the callbacks that come after this one.
         monitor: the interval in steps at which to record each weight's quantities; the latest are added to the training

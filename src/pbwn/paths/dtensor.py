@@ -57,7 +57,7 @@ def refuse_flattened(model: nn.Module) -> None:
 
 
 def _is_flat(module: nn.Module) -> bool:
-    """Whether a linear layer has only a flat piece of its weight, as where the wrapper is around the model."""
+    """Whether a linear layer has only a flat piece of its weight, as when a wrapper around the model cuts it."""
     if type(module) is not nn.Linear:
         return False
     weight = module._parameters.get("weight")

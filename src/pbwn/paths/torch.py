@@ -172,7 +172,8 @@ class TorchPath(FunctionalPath):
         """Apply a step rule to the updates of all weights, and project them.
 
         `before` holds the weights as they were, `rates` the learning rate of each for the rule "angle", and None for
-        "tangent". An update too small for its square counts as zero; for "angle", one too large for it as not finite.
+        "tangent". An update whose squares underflow counts as zero; for "angle", one whose squares overflow counts as
+        not finite.
         """
         if before is not self._before:
             self._keep_views(before)
@@ -243,7 +244,7 @@ class TorchPath(FunctionalPath):
         FunctionalPath([self._entries[index] for index in unsafe], self._constraint).project_()
 
     def _may_be_any(self, rows: Tensor) -> bool:
-        """Whether a mask of rows has any, or may have: a device is not waited for."""
+        """Whether a mask has any row set, or may have: a device is not waited for."""
         return not self._is_cpu or bool(rows.any())
 
     def _measure_(self) -> None:

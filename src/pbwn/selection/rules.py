@@ -36,7 +36,7 @@ _GAIN = re.compile(
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a parameter is left alone; `unknown` if its axes are not known, rather than on purpose.
+    """Why a parameter is left alone; `unknown` if that is because its axes are not known, rather than on purpose.
 
     `untrained` if it would be constrained if it were trained. `hint` is a note below the table on how to constrain it.
     """
@@ -53,7 +53,7 @@ class Reason:
 EMBEDDING = Reason("embedding", hint="also=[...] constrains embeddings")
 OUTPUT_LAYER = Reason("output layer", hint="output_layer=None constrains the output layer too")
 TIED_EMBEDDING = Reason("tied to output layer", hint=EMBEDDING.hint)
-ADAPTER = Reason("adapter", hint="also=[...] constrains adapters, but for rows of zeros")
+ADAPTER = Reason("adapter", hint="also=[...] constrains adapters, except rows of zeros")
 FROZEN = Reason("frozen", untrained=True)
 NOT_HELD = Reason("not in the given optimizers", untrained=True)
 ALL_ZERO = Reason(
@@ -85,7 +85,7 @@ def default_axes(
     output_layer: Collection[nn.Module] = (),
     frozen_too: bool = False,
 ) -> Axes | Reason:
-    """Return the same, or a reason that holds unless the weight is named: the role of its layer in the model."""
+    """Return the result of `axes_or_reason`, or a reason that holds unless the weight is named: its layer's role."""
     verdict = axes_or_reason(named, direction, frozen_too=frozen_too)
     if is_named or not (isinstance(verdict, Axes) or verdict.untrained or verdict.unknown):
         return verdict
@@ -104,7 +104,7 @@ def is_adapter(name: str) -> bool:
 
 
 def unsupported(named: NamedParameter) -> Reason | None:
-    """Return why rows cannot be normalised in a weight's dtype or memory, or None if they can."""
+    """Return why a weight's rows cannot be normalised, by its dtype, memory or module, or None if they can."""
     parameter = named.parameter
     if is_scripted(named.module):
         return _SCRIPTED

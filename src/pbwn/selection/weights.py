@@ -42,7 +42,7 @@ class ConstrainedWeight:
 
     @property
     def parameter_or_none(self) -> Tensor | None:
-        """The same, or None if it is gone."""
+        """The parameter as it is now, or None if it is gone."""
         return self.module._parameters.get(self.attribute)
 
     @property
@@ -91,7 +91,7 @@ class Choice:
     spares_heads: bool = True  # output layers are found and left alone
 
     def includes(self, names: Iterable[str]) -> bool:
-        """Whether `only`, `also` or `axes` match one of a weight's names: it is then always constrained."""
+        """Whether `only`, `also` or `axes` match one of a weight's names: then no default leaves it alone."""
         return any(matches(pattern, name) for name in names for pattern in (*self.only, *self.also, *self.axes))
 
 
