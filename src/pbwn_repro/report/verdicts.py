@@ -62,7 +62,7 @@ def verdicts(cells: Cells) -> tuple[Verdict, ...]:
     found: list[Verdict] = []
     for claim in cells.artefact.claims:
         compared = _DECIDED_BY[type(claim.criterion)](claim, claim.criterion, cells)
-        found += list(compared) or [undecided(claim, "No runs yet.")]
+        found += list(compared) or [undecided(claim, "No runs to decide this yet.")]
     return tuple(found)
 
 

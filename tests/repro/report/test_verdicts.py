@@ -249,6 +249,12 @@ def test_growth_takes_the_shallowest_and_the_deepest_network(tmp_path):
     assert found.sentence.endswith("is known at Res-20, Res-32; the claim needs Res-20 and Res-110.")
 
 
+def test_runs_of_one_method_alone_decide_nothing_between_two(tmp_path):
+    write(tmp_path, "table-3", [7.0, 7.1], method="pbwn", depth=20, init="paper")
+    found = [each for each in section(collect(tmp_path), "table-3").verdicts if each.claim.name == "table-3-grows"]
+    assert [(each.outcome, each.sentence) for each in found] == [("undecided", "No runs to decide this yet.")]
+
+
 def test_a_claim_on_all_columns_does_not_hold_by_one(tmp_path):
     for method, error in (("normal", 8.0), ("wn", 8.0), ("pbwn-riem", 7.0), ("pbwn", 7.0), ("pbwn-epoch", 7.0)):
         write(tmp_path, "table-3", [error, error + 0.01, error + 0.02], method=method, depth=20, init="paper")
@@ -264,7 +270,7 @@ def test_a_scale_with_fewer_columns_is_complete_with_them(tmp_path):
             for plan in plans("table-3", "smoke", method=method, depth=depth, init="paper"):
                 write_run(tmp_path, plan)
     sentences = [each.sentence for each in section(collect(tmp_path), "table-3", "smoke").verdicts]
-    assert not any("No runs yet" in sentence or "Res-110" in sentence for sentence in sentences)
+    assert not any("No runs to decide" in sentence or "Res-110" in sentence for sentence in sentences)
 
 
 def test_more_search_decides_nothing_where_two_are_to_be_alike(tmp_path):
