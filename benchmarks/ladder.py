@@ -1,8 +1,8 @@
-"""Time one training iteration of the Ladder against a straightforward implementation of it.
+"""Time a training iteration of the Ladder, compared with a straightforward implementation.
 
     OMP_NUM_THREADS=1 python benchmarks/ladder.py [--iterations 40] [--compile]
 
-All variants run interleaved on the same data; medians and ratios are printed.
+The variants take turns on the same data; medians and ratios are printed.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from pbwn_repro.models.ladder import Costs, Ladder
 
 
 class PlainLadder(Ladder):
-    """The Ladder as its description reads: three passes one after the other, every formula spelled out.
+    """The Ladder as described: three passes one after the other, with every formula written out.
 
-    The tests hold the fast one against this one.
+    The tests compare the fast implementation with this one.
     """
 
     def draw_noise(self, rows: int, *, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
@@ -50,7 +50,7 @@ class PlainLadder(Ladder):
         return Costs(functional.cross_entropy(scores, labels), torch.stack(denoising))
 
     def encode(self, x: Tensor, noise: list[Tensor] | None) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]], Tensor]:
-        """Each layer's z (pixels first), the batch statistics of each hidden layer, and the top activations."""
+        """Return each layer's z (pixels first), each hidden layer's batch statistics, and the top activations."""
         h = x if noise is None else x + noise[0]
         all_z, statistics_of_layer = [h], []
         for number, layer in enumerate(self.encoder, start=1):
@@ -74,7 +74,7 @@ class PlainLadder(Ladder):
 
 
 def training_step(ladder: Ladder, *, fused: bool, compiled: bool = False) -> Callable[[], Tensor]:
-    """One iteration on a fixed batch of 100 labeled and 100 unlabeled images."""
+    """Return a function that does one iteration on a fixed batch of 100 labelled and 100 unlabelled images."""
     generator = torch.Generator().manual_seed(0)
     labeled, unlabeled = torch.rand(2, 100, 784, generator=generator)
     labels = torch.arange(100) % 10
@@ -92,7 +92,7 @@ def training_step(ladder: Ladder, *, fused: bool, compiled: bool = False) -> Cal
 
 
 def median_times(steps: dict[str, Callable[[], Tensor]], iterations: int) -> dict[str, float]:
-    """Median seconds of each step, all of them taking turns."""
+    """Return the median seconds of each step; the steps take turns."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(3):
         for step in steps.values():
@@ -120,7 +120,7 @@ def main() -> None:
     medians = median_times(steps, arguments.iterations)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}")
     for name, seconds in medians.items():
-        print(f"{name:10} {1000 * seconds:7.1f} ms an iteration   {medians['plain'] / seconds:5.2f}x")
+        print(f"{name:10} {1000 * seconds:7.1f} ms per iteration   {medians['plain'] / seconds:5.2f}x")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Times of the projection alone, by network and path: `python benchmarks/projection.py [NETWORK ...]`.
+"""Time the projection alone, by network and path: `python benchmarks/projection.py [NETWORK ...]`.
 
 The same as `pbwn bench --part projection --part riemannian`, which also measures whole training steps.
 """

@@ -1,7 +1,7 @@
-"""Short runs packed onto cores against the same runs one after the other with all threads, in one run.
+"""Compare short runs in parallel, one thread each, with the same runs one after the other, on all cores.
 
-Each round makes the same runs twice, in an order that changes: side by side with one thread each, as `pbwn reproduce`
-does by default, and one at a time with all cores. Nothing else should be running.
+Each round makes the same runs in both ways, in an order that changes: side by side with one thread each, as `pbwn
+reproduce` does by default, and one by one on all cores. Nothing else should be running.
 
     python benchmarks/sweep.py [--runs 4] [--rounds 3] [--networks resnet-20 mlp]
 """
@@ -24,7 +24,7 @@ STEPS = {"mlp": 300, "resnet-20": 12}
 
 
 def jobs(network, count, folder):
-    """So many runs of a network, with different seeds."""
+    """Return runs of a network, with different seeds."""
     source = SOURCES.get(network, "synthetic:cifar10")
     dataset = load(source)
     fields = {name: value for name, value in recipe(network).items() if name not in ("epochs", "schedule")}
@@ -39,26 +39,26 @@ def jobs(network, count, folder):
 
 
 def seconds(network, count, slots):
-    """How long the runs take in the slots."""
+    """Return the time that the runs take in the slots."""
     with tempfile.TemporaryDirectory() as folder:
         made = jobs(network, count, Path(folder))
         started = time.perf_counter()
         result = sweep(made, LocalPool(slots))
         taken = time.perf_counter() - started
     if len(result.having("done")) < count:
-        raise SystemExit(f"stopped: {len(result.having('done'))} of {count} runs were made")
+        raise SystemExit(f"stopped: {len(result.having('done'))} of {count} runs were finished")
     return taken
 
 
 def main():
-    """Measure, and print runs an hour with their ratio."""
+    """Measure; print runs per hour and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2 * cores())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--networks", nargs="+", default=["resnet-20", "mlp"])
     options = parser.parse_args()
     ways = {"side by side": Slots(("cpu",) * cores(), 1), "one by one": Slots(("cpu",), cores())}
-    seconds("mlp", 1, ways["one by one"])  # the server that processes are forked from starts with the first run
+    seconds("mlp", 1, ways["one by one"])  # the first run starts the server that processes are forked from
     for network in options.networks:
         taken = {way: [] for way in ways}
         for count in range(options.rounds):

@@ -1,8 +1,8 @@
-"""Images a second of the engine beside a plain PyTorch loop, in one run.
+"""Images per second of the engine and of a plain PyTorch loop, measured in one run.
 
-The plain loop is what a tutorial writes: an eager network with contiguous weights, per-image transforms in DataLoader
-workers, SGD. Both train ResNet-20 at batch 128 on images of CIFAR-10's shape, each in a process of its own; blocks of
-their steps are interleaved.
+The plain loop is that of a tutorial: an eager network with contiguous weights, per-image transforms in DataLoader
+workers, SGD. Both train ResNet-20 at batch size 128 on images of CIFAR-10's shape, each in its own process; blocks of
+their steps alternate.
 
     python benchmarks/throughput.py [--rounds 8] [--block 5] [--threads 2] [--workers 2]
 """
@@ -27,7 +27,7 @@ BATCH = 128
 
 
 class Pictures(Dataset):
-    """One image at a time: to float, normalise, pad and crop, flip."""
+    """Images, one at a time: converted to float, normalised, padded and cropped, flipped."""
 
     def __init__(self, split):
         self.images, self.labels = split.images, split.labels
@@ -47,7 +47,7 @@ class Pictures(Dataset):
 
 
 def plain_steps(split, workers):
-    """The steps of the plain loop, one at each `next`."""
+    """Take a step of the plain loop at each `next`."""
     torch.manual_seed(1)
     model = models.build("resnet-20")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -63,7 +63,7 @@ def plain_steps(split, workers):
 
 
 def engine_steps(dataset):
-    """The engine's own steps."""
+    """Take a step of the engine at each `next`."""
     fields = recipe("resnet-20")
     data = {**fields["data"], "name": dataset.name, "digest": dataset.digest}
     training = Training(read_config({**fields, "data": data, "method": "pbwn"}), dataset, Processes())
@@ -74,7 +74,7 @@ def engine_steps(dataset):
 
 
 def work(side, options, connection):
-    """One side in a process of its own: time a block of steps whenever told to."""
+    """Run one side in its own process: time a block of steps at each request."""
     torch.set_num_threads(options.threads)
     dataset = load("synthetic:cifar10")
     if side == "engine":
@@ -90,10 +90,10 @@ def work(side, options, connection):
 
 
 def main():
-    """Measure, and print images a second with their ratio."""
+    """Measure; print images per second and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--block", type=int, default=5, help="steps in a row: workers fetch ahead for a few of them")
+    parser.add_argument("--block", type=int, default=5, help="steps per block; workers prefetch a few batches")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()

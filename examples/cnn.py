@@ -21,7 +21,7 @@ def train(*, constrained: bool) -> float:
     layers = []
     for channels_in, channels_out, stride in ((1, 16, 1), (16, 32, 2), (32, 32, 2)):
         layers += [nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)]
-        layers += [nn.BatchNorm2d(channels_out), nn.ReLU()]  # which sets the scale, whatever a filter's norm
+        layers += [nn.BatchNorm2d(channels_out), nn.ReLU()]  # BN cancels the norm of a filter
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     projection = pbwn.attach(model, optimizer) if constrained else None  # the added line

@@ -1,13 +1,13 @@
 """Compare the paper's methods on a model and data of your own.
 
-The constraint sets the norm of the weights, and with it how far a step turns them, so one learning rate for all would
-favour some methods. Each method gets the best rate of the same grid, chosen on validation data. And the rate falls
-during a run: unconstrained weights grow, so their steps shrink anyway; constrained ones need the schedule.
+The constraint sets the norm of the weights, and with it the angle by which a step turns them, so a common learning rate
+would favour some methods. Each method gets the best rate of the same grid, chosen on validation data. The rate falls
+during a run: unconstrained weights grow, so their steps shrink in any case; constrained ones need the schedule.
 
-What to expect: after these 5 epochs unconstrained weights are ahead, with a test error of 9.6 % against PBWN's 11.1 %.
-After 30 epochs PBWN is ahead, with 8.4 % against 9.6 %; without the schedule it stays behind, with 16.1 % against
-14.9 %. These are three seeds on synthetic data with BN after each hidden layer, and say little about other models and
-data. If the interval of a difference includes 0, the difference is noise.
+What to expect: after these 5 epochs, unconstrained weights are better, with a test error of 9.6 % against PBWN's
+11.1 %. After 30 epochs PBWN is better, with 8.4 % against 9.6 %; without the schedule it is worse, with 16.1 % against
+14.9 %. These are means over three seeds on synthetic data with BN after each hidden layer, and say little about other
+models and data. If the interval of a difference includes 0, the difference may be noise.
 
 python examples/compare_methods.py
 """
@@ -21,11 +21,11 @@ from torch import nn
 
 from pbwn_repro.methods import method
 
-# Max-norm with a limit of 1, which neurons reach here; they would hardly ever reach the usual limit of 3.
+# Max-norm has a limit of 1, which neurons reach here; they would hardly ever reach the usual limit of 3.
 METHODS = ("normal", "wn", "pbwn", "pbwn-riem", "pbwn-t10", "pbwn-epoch", "max-norm-1.0")
 LEARNING_RATES = (0.03, 0.1, 0.3, 1.0)
 SEEDS, EPOCHS = 3, 5
-LAYERS = {"output_layer": "classifier"}  # what methods do not constrain, as an argument of `pbwn.attach`
+LAYERS = {"output_layer": "classifier"}  # not constrained by any method; an argument of `pbwn.attach`
 
 
 def build():
@@ -50,10 +50,10 @@ def data(rows, seed):
 
 
 def train(name, learning_rate, seed):
-    """One run: the validation error and the test error, in percent."""
+    """Train once; return the validation error and the test error in percent."""
     torch.manual_seed(seed)
     chosen, model = method(name), build()
-    chosen.prepare(model, LAYERS)  # before the optimizer: weight normalization renames weights
+    chosen.prepare(model, LAYERS)  # before the optimizer is created: weight normalization renames weights
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     projection = chosen.attach(model, optimizer, LAYERS)
@@ -70,7 +70,7 @@ def train(name, learning_rate, seed):
 
 
 def compare(name):
-    """The learning rate with the lowest mean validation error, and its test errors."""
+    """Return the learning rate with the lowest mean validation error, and its test errors."""
     runs = {rate: [train(name, rate, seed) for seed in range(SEEDS)] for rate in LEARNING_RATES}
     best = min(runs, key=lambda rate: statistics.mean(chosen for chosen, _ in runs[rate]))
     return best, [tested for _, tested in runs[best]]

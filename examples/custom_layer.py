@@ -1,4 +1,4 @@
-"""Teach pbwn which dimensions of your own layer's weight index its neurons.
+"""Register which dimensions of a custom layer's weight index its neurons.
 
 python examples/custom_layer.py
 """
@@ -21,7 +21,7 @@ class Experts(nn.Module):
 
 
 def build() -> nn.Module:
-    """The model, with the same initial weights each time."""
+    """Return the model, with the same initial weights each time."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(8, 8), nn.LayerNorm(8), Experts(4, 8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 2)
@@ -43,12 +43,12 @@ plain = build()
 baseline = train(plain, torch.optim.AdamW(plain.parameters(), lr=1e-2))
 
 model = build()
-print(pbwn.select(model))  # the weight of an unknown layer is not constrained: nothing is guessed
+print(pbwn.select(model))  # the weight of an unknown layer is not constrained: axes are never guessed
 
 pbwn.register(Experts, weight=(0, 1))  # a neuron is an (expert, out) pair: its weights run over the last dimension
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 projection = pbwn.attach(model, optimizer)
-# For a single model, or a weight without a layer class, name the weight instead of registering a class:
+# For a single model, or a weight outside of a layer class, name the weight instead of registering a class:
 #   pbwn.attach(model, optimizer, axes={"2.weight": (0, 1)})
 error = train(model, optimizer)
 print(f"\n{projection}\n\n{projection.check()}")

@@ -1,4 +1,4 @@
-"""Fine-tune a transformer while each neuron keeps the norm that it was trained to.
+"""Fine-tune a transformer while each neuron keeps the norm that it has after pretraining.
 
 A small model with random weights stands in for a pretrained one, so that this runs without a download.
 
@@ -48,7 +48,7 @@ def tune(*callbacks: ProjectionCallback) -> tuple[BertForSequenceClassification,
 
 
 _, baseline = tune()
-# Norms of 1 would change what the pretrained model computes. With the norms it has, only directions are learned.
+# Norms of 1 would change what the pretrained model computes. With its own norms kept, only directions are learned.
 callback = ProjectionCallback(constraint=pbwn.UnitNorm(radius="initial"), log_deviation=True)  # the added line
 model, error = tune(callback)
 print(callback.projection, callback.certificate, sep="\n\n")

@@ -38,7 +38,7 @@ for _ in range(20):
     nn.functional.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
     optimizer.step()
 
-# These calls need whole rows, so every process makes them; one prints.
+# Every process has to make these calls, because they gather whole rows; one prints.
 certificate = projection.check()
 weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 if rank == 0:
@@ -51,4 +51,4 @@ if rank == 0:
         f"norms in the plain model: {plain[0].weight.norm(dim=1).min():.6f} to {plain[0].weight.norm(dim=1).max():.6f}"
     )
 torch.distributed.destroy_process_group()
-time.sleep(0.1)  # until gloo's threads have freed their tensors: freeing one while Python shuts down aborts the process
+time.sleep(0.1)  # lets gloo's threads free their tensors: freeing one while Python shuts down aborts the process

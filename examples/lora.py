@@ -1,4 +1,4 @@
-"""LoRA adapters whose directions have norm 1: the rows of A are kept on the sphere, B stays free.
+"""LoRA adapters with directions of norm 1: the rows of A are kept on the sphere, B is not constrained.
 
 pip install peft scikit-learn
 python examples/lora.py
@@ -20,7 +20,7 @@ train_rows, test_rows = torch.arange(len(y)).split([1400, len(y) - 1400])
 
 
 def train(model: nn.Module, inputs: Tensor, optimizer: torch.optim.Optimizer, epochs: int) -> float:
-    """Train, and return the test error in percent."""
+    """Train; return the test error in percent."""
     for _ in range(epochs):
         for rows in train_rows[torch.randperm(len(train_rows))].split(64):
             optimizer.zero_grad()
@@ -36,7 +36,7 @@ turned = x.unflatten(1, (8, 8)).transpose(1, 2).flatten(1)  # the new task: tran
 
 
 def adapt(**options: object) -> float:
-    """Adapt the pretrained model, with the constraint if options of `attach` are given; return the test error."""
+    """Adapt the pretrained model, constrained if options of `attach` are given; return the test error in percent."""
     torch.manual_seed(1)
     model = get_peft_model(copy.deepcopy(pretrained), LoraConfig(r=8, target_modules=["0", "2"]))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)

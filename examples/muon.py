@@ -18,12 +18,12 @@ train_rows, test_rows = torch.arange(len(y)).split([1400, len(y) - 1400])
 
 
 def report(projection: pbwn.NormProjection | None) -> str:
-    """What is constrained, and whether it is on the sphere."""
+    """Return what is constrained, and whether it is on the sphere."""
     return "" if projection is None else f"{projection}\n\n{projection.check()}"
 
 
 def train(**options: object) -> tuple[float, str]:
-    """Train, with the constraint if options of `attach` are given: the test error in percent, and a report."""
+    """Train, constrained if options of `attach` are given; return the test error in percent and a report."""
     torch.manual_seed(0)
     model = nn.Sequential()
     for index, (inputs, outputs) in enumerate([(64, 128), (128, 128), (128, 128)]):
@@ -50,7 +50,7 @@ def train(**options: object) -> tuple[float, str]:
 
 
 baseline, _ = train()
-error, told = train(per="matrix", step="angle", constraint=pbwn.UnitNorm(radius="initial"))
-print(told)
+error, summary = train(per="matrix", step="angle", constraint=pbwn.UnitNorm(radius="initial"))
+print(summary)
 print("\nof 397 test images, one seed each: differences under about 4 points are noise")
 print(f"test error: {baseline:.1f} % with Muon and AdamW, {error:.1f} % with fixed norms")

@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens to logits."""
+    """A transformer from tokens to logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,12 +65,12 @@ def loss_of(model: nn.Module, source: torch.Tensor, generator: torch.Generator) 
 
 
 def report(projection: pbwn.NormProjection | None) -> str:
-    """What is constrained, and whether it is on the sphere."""
+    """Return what is constrained, and whether it is on the sphere."""
     return "" if projection is None else f"{projection}\n\n{projection.check()}"
 
 
 def train(peak_rate: float, weight_decay: float, **options: object) -> tuple[float, str]:
-    """Train, with the constraint if options of `attach` are given: the test loss, and a report."""
+    """Train, constrained if options of `attach` are given; return the test loss and a report."""
     torch.manual_seed(0)
     model = GPT().to(device)
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
@@ -95,7 +95,7 @@ def train(peak_rate: float, weight_decay: float, **options: object) -> tuple[flo
 baseline, _ = train(3e-3, weight_decay=0.1)
 # Matrices keep their initial norm, and each step turns them by the learning rate, in radians.
 constraint = pbwn.UnitNorm(radius="initial")
-loss, told = train(2e-2, weight_decay=0.0, constraint=constraint, per="matrix", step="angle")
-print(told)
+loss, summary = train(2e-2, weight_decay=0.0, constraint=constraint, per="matrix", step="angle")
+print(summary)
 print("\none seed each, at learning rates that were not searched: a comparison needs `pbwn sweep`")
 print(f"test loss: {baseline:.3f} with AdamW and decay, {loss:.3f} with fixed norms")

@@ -29,7 +29,7 @@ mesh = init_device_mesh(device, (world,))
 
 
 class Transformer(nn.Module):
-    """Layers by name, an output layer, and weights that are initialised after sharding."""
+    """Named layers and an output layer, whose weights are initialised after sharding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Transformer(nn.Module):
 
 
 class TrainState(Stateful):
-    """What a checkpoint holds: the model, the optimizers and the projection's state."""
+    """The content of a checkpoint: the states of the model, the optimizers and the projection."""
 
     def __init__(self, model: nn.Module, optimizers: list[Any], projection: pbwn.NormProjection | None) -> None:
         self.model, self.optimizers, self.projection = model, optimizers, projection
@@ -69,7 +69,7 @@ class TrainState(Stateful):
 
 
 def build(**options: object) -> TrainState:
-    """Model, optimizers and, where options of `attach` are given, the constraint."""
+    """Create model and optimizers and, if options of `attach` are given, attach the constraint."""
     torch.manual_seed(0)
     with torch.device("meta"):
         model = Transformer()
@@ -78,13 +78,13 @@ def build(**options: object) -> TrainState:
     fully_shard(model, mesh=mesh)
     model.to_empty(device=device)
     model.init_weights()
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)]  # of a pipeline: one per stage
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)]  # pipelines: one per stage
     projection = pbwn.attach(model, optimizers, **options) if options else None  # the added line: after init_weights
     return TrainState(model, optimizers, projection)
 
 
 def train(state: TrainState, first: int, last: int) -> float:
-    """Train from one step to another, and return the last loss."""
+    """Train from step `first` to step `last`; return the last loss."""
     loss = torch.zeros(())
     for step in range(first, last):
         torch.manual_seed(1000 * step + rank)  # different data in each step and process
@@ -102,7 +102,7 @@ baseline = train(build(), 0, STEPS)
 settings = {"constraint": pbwn.UnitNorm(radius="initial"), "step": "tangent"}
 with tempfile.TemporaryDirectory() as folder:
     folders = [folder]
-    torch.distributed.broadcast_object_list(folders)  # one folder for all
+    torch.distributed.broadcast_object_list(folders)  # the same folder for all processes
     state = build(**settings)
     train(state, 0, STEPS // 2)
     dcp.save({"train": state}, checkpoint_id=folders[0])
@@ -116,4 +116,4 @@ if rank == 0:
     print(f"{world} processes, {certificate}")
     print(f"loss: {baseline:.4f} with AdamW, {loss:.4f} with fixed norms; without the interruption {straight:.4f}")
 torch.distributed.destroy_process_group()
-time.sleep(0.1)  # until gloo's threads have freed their tensors: freeing one while Python shuts down aborts the process
+time.sleep(0.1)  # lets gloo's threads free their tensors: freeing one while Python shuts down aborts the process
