@@ -22,11 +22,11 @@ class WeightReport:
     """One weight, as the next step starts from it: the largest relative deviation of its rows, and its special rows.
 
     A row's index is a number, or a tuple where several axes index the neurons. `dead` rows are zero, `nonfinite` ones
-    hold NaN or infinity, `free` ones are not constrained, because they were zero at attach. Zero rows do not count for
-    the deviation; `zero_rows_allowed` says whether the constraint permits the ones found. `between_projections` says
-    that a step has moved the weight since its last projection, as happens with `every` > 1. `held` says whether an
-    optimizer still holds the weight: none holds one that was replaced after attach. `in_model` says whether its layer
-    is still part of the model.
+    hold NaN or infinity, `free` ones are not constrained, because they had no norm to keep at attach. Zero rows do not
+    count for the deviation; `zero_rows_allowed` says whether the constraint permits the ones found.
+    `between_projections` says that a step has moved the weight since its last projection, as happens with `every` > 1.
+    `held` says whether an optimizer still holds the weight: none holds one that was replaced after attach. `in_model`
+    says whether its layer is still part of the model.
     """
 
     name: str
@@ -79,13 +79,16 @@ class Certificate:
 
     @property
     def free(self) -> dict[str, tuple[RowIndex, ...]]:
-        """The indices of rows that are not constrained because they were zero at attach, by the name of the weight."""
+        """The indices of rows that have been unconstrained since attach, by the name of the weight."""
         return {weight.name: weight.free for weight in self.weights if weight.free}
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing but not a problem, one sentence each."""
-        found = [f"{name}: {_rows(rows)} free, zero at attach" for name, rows in self.free.items()]
+        found = [
+            f"{name}: {_rows(rows)} unconstrained: no norm to keep at attach (zero, not finite or too small)"
+            for name, rows in self.free.items()
+        ]
         for name in self.second_iterates:
             found.append(
                 f"{name} keeps a second set of weights, which is not checked: those it evaluates with may be off the "

@@ -87,7 +87,7 @@ def attach(
         direction: "incoming" weights of each neuron, or "outgoing" ones.
         per: one norm for each "neuron", or one for each whole "matrix": stacked experts are a matrix each, and so are
             the matrices that attention and recurrent layers pack into one weight.
-        selection: what `pbwn.select(model, ...)` returned; it replaces the arguments from `only` to `per`.
+        selection: what `pbwn.select(model, ...)` returned; it replaces `strict` and the arguments from `only` to `per`.
         initial: project once at attach, which rescales the weights; rows on the sphere stay unchanged bit for bit.
             "fold" keeps the model's function: the batch normalisation or the gain right after a weight absorbs its
             neurons' norms. It needs `follow=` with example inputs, and raises an error where nothing can absorb them.

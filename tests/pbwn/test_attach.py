@@ -1197,7 +1197,7 @@ def test_rows_that_are_zero_at_attach_stay_free_and_are_listed(backend, gradient
     certificate = projection.check()
     assert certificate.ok
     assert certificate.free == {"2.weight": (1, 2)}
-    assert "note: 2.weight: 2 rows (1, 2) are free, zero at attach" in str(certificate)
+    assert "note: 2.weight: 2 rows (1, 2) are unconstrained: no norm to keep at attach" in str(certificate)
 
 
 def test_free_rows_stay_free_in_a_resumed_run():

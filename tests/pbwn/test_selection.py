@@ -719,7 +719,7 @@ def test_a_weight_that_starts_at_zero_is_free_though_it_is_named_and_the_reason_
     advice = "MaxNorm constrains it; with UnitNorm, start it from other values"
     assert advice in " ".join(str(pbwn.select(model)).split())
     projection = pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), also=["1.weight"])
-    assert "1.weight: 4 rows (0, 1, 2, 3) are free, zero at attach" in str(projection.check())
+    assert "1.weight: 4 rows (0, 1, 2, 3) are unconstrained: no norm to keep at attach" in str(projection.check())
     projection.detach()
     nn.init.normal_(model[1].weight, std=1e-3)
     pbwn.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -30,7 +30,7 @@ from pbwn.functional import ROUNDING
 from pbwn.paths.torch import Entry, FunctionalPath, Rates, is_laid_out_like, tangent_gradient_
 
 if config.DISABLE_JIT:
-    raise ImportError("NUMBA_DISABLE_JIT is set, and interpreted these loops would take forever")
+    raise ImportError("NUMBA_DISABLE_JIT is set: interpreted, these loops would take forever")
 
 _log = logging.getLogger("pbwn")
 _ELEMENTS = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}

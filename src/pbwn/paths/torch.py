@@ -67,8 +67,8 @@ class Entry:
 class FunctionalPath:
     """Weights that are projected together, by `functional`, one after the other: the reference for the faster paths.
 
-    It serves weights whose radii cannot be divided by a norm in float32. Paths keep views and addresses: the owner of a
-    path ensures that the weights stay where they are.
+    It serves weights whose radii cannot be divided by a norm in the dtype of the norms. Paths keep views and addresses:
+    the owner of a path ensures that the weights stay where they are.
     """
 
     def __init__(self, entries: Sequence[Entry], constraint: Constraint) -> None:

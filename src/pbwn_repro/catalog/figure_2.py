@@ -56,7 +56,8 @@ FIGURE_2A = TrainedArtefact(
     name="figure-2a",
     title="Effect of norm projection",
     about="Training loss of an MLP on MNIST by iteration: Normal, PBWN-Riem and PBWN, each at its best learning rate.",
-    protocol="Plain SGD, batch 256, 20 epochs; learning rates 1, 0.3, 0.1, 0.03, 0.01, of which each method's best is shown.",
+    protocol="Plain SGD, batch 256, 20 epochs; learning rates 1, 0.3, 0.1, 0.03, 0.01, of which each method's best is "
+    "shown.",
     departures=DEPARTURES,
     claims=(
         Claim(

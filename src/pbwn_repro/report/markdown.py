@@ -277,10 +277,11 @@ def overview(report: Report) -> str:
 def comparisons(report: Report) -> str:
     """Return how many comparisons have an interval, and what follows from their number."""
     count = sum(verdict.low is not None for section in report.sections for verdict in section.verdicts)
+    have = "comparison has" if count == 1 else "comparisons have"
     return (
-        f"{count} comparisons have a 95 % interval, not corrected for multiple testing: about one in twenty would "
-        "exclude zero by chance if the methods were equal. A verdict against a claim is corrected for the number of "
-        "the claim's comparisons."
+        f"{count} {have} a 95 % interval, not corrected for multiple testing: about one in twenty would exclude zero "
+        "by chance if the methods were equal. A verdict against a claim is corrected for the number of the claim's "
+        "comparisons."
     )
 
 
